@@ -14,7 +14,8 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(width.max(height) <= LIMITS.max_side);
         }
         Err(DecodeError::Corrupt { reason, .. }) => {
-            // The service reports a caught panic of a decoder as an error. Here it is a bug.
+            // The service reports a panic of a decoder as an error. In this test, a panic is a
+            // failure.
             assert!(!reason.contains("the decoder failed unexpectedly"), "a decoder panicked");
         }
         Err(_) => {}

@@ -6,11 +6,11 @@ use serde_json::Value;
 use server::Code;
 use server::fuzzing::{BODIES, MAX_DEPTH, MAX_VALUES, check_structure};
 
-/// Maximum length of a response in bytes, whatever names and texts the request body contains.
-const MAX_ANSWER: usize = 8 << 10;
+/// Maximum length of a response in bytes for any request body.
+const MAX_RESPONSE_BYTES: usize = 8 << 10;
 
-// The input is the text of the body. An input that begins with `*` stands for an array that repeats
-// the rest of the input more often than allowed, because the fuzzer would not generate such a text.
+// The input is the request body. If it begins with `*`, the body is an array that repeats the rest
+// of the input more often than allowed. The fuzzer would not generate such an array.
 fuzz_target!(|input: &[u8]| {
     match input.split_first() {
         Some((b'*', item)) if (1..=64).contains(&item.len()) => {
@@ -28,7 +28,7 @@ fn check(text: &[u8]) {
         Ok(()) => {
             if let Some(value) = &value {
                 let size = Size::of(value);
-                assert!(size.values <= MAX_VALUES && size.depth <= MAX_DEPTH && !size.nul, "{size:?}");
+                assert!(size.values <= MAX_VALUES && size.depth <= MAX_DEPTH && !size.has_nul, "{size:?}");
             }
         }
         Err(error) => {
@@ -37,23 +37,23 @@ fn check(text: &[u8]) {
             if error.clone().into_problem().reason.as_deref() != Some("twice")
                 && let Some(size) = value.as_ref().map(Size::of)
             {
-                assert!(size.values > MAX_VALUES || size.depth > MAX_DEPTH || size.nul, "{error}");
+                assert!(size.values > MAX_VALUES || size.depth > MAX_DEPTH || size.has_nul, "{error}");
             }
         }
     }
     for (name, read) in BODIES {
         match read(text) {
             Ok(()) => {
-                assert!(structure.is_ok(), "{name} reads what the structure check refuses");
-                assert!(matches!(value, Some(Value::Object(_))), "{name} reads what is no JSON object");
+                assert!(structure.is_ok(), "{name} accepts a body that the structure check rejects");
+                assert!(matches!(value, Some(Value::Object(_))), "{name} accepts a non-object body");
             }
             Err(error) => {
-                if let Err(refusal) = &structure {
-                    assert_eq!(error.code(), refusal.code(), "{name}");
+                if let Err(structure_error) = &structure {
+                    assert_eq!(error.code(), structure_error.code(), "{name}");
                 }
                 let problem = error.into_problem();
                 let length = serde_json::to_string(&problem).map_or(usize::MAX, |text| text.len());
-                assert!(length <= MAX_ANSWER, "{name} answers {length} bytes");
+                assert!(length <= MAX_RESPONSE_BYTES, "{name}: the response has {length} bytes");
             }
         }
     }
@@ -63,7 +63,7 @@ fn check(text: &[u8]) {
 struct Size {
     values: usize,
     depth: usize,
-    nul: bool,
+    has_nul: bool,
 }
 
 impl Size {
@@ -76,7 +76,7 @@ impl Size {
     fn add(&mut self, value: &Value, level: usize) {
         self.values += 1;
         match value {
-            Value::String(text) => self.nul |= text.contains('\0'),
+            Value::String(text) => self.has_nul |= text.contains('\0'),
             Value::Array(items) => {
                 self.depth = self.depth.max(level + 1);
                 items.iter().for_each(|item| self.add(item, level + 1));
@@ -84,7 +84,7 @@ impl Size {
             Value::Object(fields) => {
                 self.depth = self.depth.max(level + 1);
                 for (name, value) in fields {
-                    self.nul |= name.contains('\0');
+                    self.has_nul |= name.contains('\0');
                     self.add(value, level + 1);
                 }
             }

@@ -10,13 +10,13 @@ use tokio::runtime::{Builder, Runtime};
 
 /// Small limits, so that short inputs exceed them.
 const LIMITS: PartLimits = PartLimits { count: 2, part_bytes: 64, body_bytes: 1024 };
-/// Maximum length of a response in bytes, whatever names the parts have.
-const MAX_ANSWER: usize = 8 << 10;
+/// Maximum length of a response in bytes for any names of parts.
+const MAX_RESPONSE_BYTES: usize = 8 << 10;
 
 static RUNTIME: LazyLock<Runtime> =
-    LazyLock::new(|| Builder::new_current_thread().enable_time().build().expect("a runtime"));
+    LazyLock::new(|| Builder::new_current_thread().enable_time().build().expect("a runtime can be created"));
 
-// The input: the size of the chunks, the content type, which ends with a line feed, the body.
+// The input consists of the size of the chunks, the boundary, a line feed and the body.
 fuzz_target!(|input: &[u8]| {
     let Some((size, rest)) = input.split_first() else { return };
     let size = usize::from(*size).max(1);
@@ -24,9 +24,9 @@ fuzz_target!(|input: &[u8]| {
     let (boundary, body) = rest.split_at(line);
     let body = body.get(1..).unwrap_or_default();
     if let Ok(boundary) = std::str::from_utf8(boundary) {
-        hostile(&format!("multipart/form-data; boundary={boundary}"), body, size);
+        check_arbitrary(&format!("multipart/form-data; boundary={boundary}"), body, size);
     }
-    well_formed(body, size);
+    check_well_formed(body, size);
 });
 
 fn read(content_type: &str, body: &[u8], size: usize) -> Result<Vec<Part>, ApiError> {
@@ -34,7 +34,7 @@ fn read(content_type: &str, body: &[u8], size: usize) -> Result<Vec<Part>, ApiEr
     RUNTIME.block_on(multipart(content_type, chunks, LIMITS))
 }
 
-fn hostile(content_type: &str, body: &[u8], size: usize) {
+fn check_arbitrary(content_type: &str, body: &[u8], size: usize) {
     let chunked = read(content_type, body, size);
     match &chunked {
         Ok(parts) => {
@@ -46,35 +46,35 @@ fn hostile(content_type: &str, body: &[u8], size: usize) {
                         assert!((1..=LIMITS.part_bytes).contains(&bytes.len()));
                         assert!(body.windows(bytes.len()).any(|window| window == bytes));
                     }
-                    Err(error) => small(error),
+                    Err(error) => check_error(error),
                 }
             }
         }
-        Err(error) => small(error),
+        Err(error) => check_error(error),
     }
-    // When a body exceeds its limit, the parts that were read before the error depend on the
-    // chunks. Therefore only bodies within the limit are compared.
+    // If a body exceeds the limit, the chunks determine which parts are read before the error.
+    // Therefore, only bodies within the limit are compared.
     if body.len() <= LIMITS.body_bytes {
-        assert_eq!(outline(&chunked), outline(&read(content_type, body, body.len().max(1))));
+        assert_eq!(summary(&chunked), summary(&read(content_type, body, body.len().max(1))));
     }
 }
 
-fn small(error: &ApiError) {
+fn check_error(error: &ApiError) {
     let length = serde_json::to_string(&error.clone().into_problem()).map_or(usize::MAX, |text| text.len());
-    assert!(length <= MAX_ANSWER, "an answer of {length} bytes");
+    assert!(length <= MAX_RESPONSE_BYTES, "the response has {length} bytes");
 }
 
-/// Returns the part of a response that can be compared.
-fn outline(answer: &Result<Vec<Part>, ApiError>) -> String {
-    let bytes = |part: &Part| (part.name.clone(), part.bytes.as_ref().map_err(ApiError::code).cloned());
-    match answer {
-        Ok(parts) => format!("{:?}", parts.iter().map(bytes).collect::<Vec<_>>()),
+/// Returns the values of a result that can be compared.
+fn summary(result: &Result<Vec<Part>, ApiError>) -> String {
+    let values = |part: &Part| (part.name.clone(), part.bytes.as_ref().map_err(ApiError::code).cloned());
+    match result {
+        Ok(parts) => format!("{:?}", parts.iter().map(values).collect::<Vec<_>>()),
         Err(error) => error.code().as_str().to_owned(),
     }
 }
 
-/// Asserts that an image in a form is read unchanged if the form is encoded as by a browser.
-fn well_formed(image: &[u8], size: usize) {
+/// Asserts that an image is read unchanged from a form that is encoded as in a browser.
+fn check_well_formed(image: &[u8], size: usize) {
     const BOUNDARY: &str = "fuzz-boundary-1f0c";
     let ends = format!("\r\n--{BOUNDARY}");
     if image.len() > LIMITS.part_bytes
@@ -88,7 +88,7 @@ fn well_formed(image: &[u8], size: usize) {
     );
     let body = [head.as_bytes(), image, ends.as_bytes(), b"--\r\n"].concat();
     let parts = read(&format!("multipart/form-data; boundary={BOUNDARY}"), &body, size);
-    let parts = parts.expect("a well-formed body");
+    let parts = parts.expect("a well-formed body is accepted");
     assert_eq!(parts.len(), 1);
     match &parts[0].bytes {
         Ok(bytes) => assert_eq!(bytes, image),

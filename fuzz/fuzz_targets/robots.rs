@@ -1,5 +1,5 @@
-//! Reads an arbitrary robots.txt and checks an arbitrary address against it. `allows` and `verdict`
-//! must give the same result.
+//! Reads an arbitrary robots.txt file. Checks that `allows` and `verdict` give the same result for
+//! an arbitrary address.
 #![no_main]
 use crawler::{Robots, urls};
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Normalises arbitrary text as an address. Checks that normalising the result again does not
-//! change it, and that the result is no longer than the limit.
+//! Normalises arbitrary text as an address. Checks that the result is within the length limit, and
+//! that a second normalisation does not change it.
 #![no_main]
 use crawler::urls;
 use libfuzzer_sys::fuzz_target;
@@ -11,12 +11,12 @@ fuzz_target!(|text: &str| {
         assert!(matches!(url.scheme(), "http" | "https"));
         assert!(url.as_str().len() <= urls::MAX_PARSED_LENGTH);
         assert!(url.fragment().is_none());
-        // The stored address must be found with the sent address and with itself.
+        // A stored address must be found with the original and with the normalised address.
         assert_eq!(urls::normalise(url.clone()), url);
         assert_eq!(
             urls::parse_address(url.as_str()).ok(),
             Some(url.clone()).filter(|url| urls::host_error(url).is_none())
         );
-        let _ = (urls::host_key(&url), urls::directory(&url), urls::trap(&url));
+        let _ = (urls::host_key(&url), urls::directory(&url), urls::trap_reason(&url));
     }
 });

@@ -2,7 +2,7 @@
 use crate::config::Settings;
 use crate::output;
 use inference::{
-    DeviceFailure, OperationReport, StartError, VIDEO_DECODING, no_video_decoding, place_video_decoding,
+    DeviceFailure, OperationReport, StartError, VIDEO_DECODING, missing_ffmpeg_report, place_video_decoding,
 };
 use pipeline::worker::VideoTools;
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use std::path::Path;
 use video::sandbox::{self, FileAccess};
 use video::{Decoder, GpuError, Gpus, ImageDecoder, Launcher, VideoError};
 
-const MISSING: &str = "no ffmpeg was found, which decodes videos and some images; run ./scripts/video, install ffmpeg 6.0 or newer, \
+const FFMPEG_MISSING: &str = "no ffmpeg was found, which decodes videos and some images; run ./scripts/video, install ffmpeg 6.0 or newer, \
                        or set FFMPEG to its path";
 
 pub(crate) struct VideoDecoding {
@@ -25,17 +25,17 @@ pub(crate) struct VideoDecoding {
 /// that the GPUs decode correctly. Blocks the thread, for less than a second if no GPU is
 /// requested. Fails if `FORCE_GPU_ONLY` is set and the GPUs do not decode as requested.
 pub(crate) fn open_decoder(settings: &Settings) -> Result<VideoDecoding, StartError> {
-    let (config, requested) = (settings.inference(), settings.video_decoding_gpu());
+    let (config, requested) = (settings.inference(), settings.requests_video_decoding_gpu());
     let decoder = match video_config(settings).and_then(open_and_log) {
         Ok(decoder) => decoder,
         Err(error) => {
-            let report = no_video_decoding(&config, requested, error.to_string());
+            let report = missing_ffmpeg_report(&config, requested, error.to_string());
             return Ok(VideoDecoding { decoder: Err(error), report });
         }
     };
     let try_device = |id| {
         decoder.check_gpu(id, settings.gpu_variables()).map_err(|error| match error {
-            GpuError::Differs(what) => DeviceFailure::Differs(what),
+            GpuError::Differs(text) => DeviceFailure::Differs(text),
             GpuError::Failed(text) => DeviceFailure::Failed(text),
         })
     };
@@ -46,7 +46,7 @@ pub(crate) fn open_decoder(settings: &Settings) -> Result<VideoDecoding, StartEr
         decoder.with_gpus(Gpus {
             ids: placement.devices,
             variables: settings.gpu_variables(),
-            only: config.force_gpu_only,
+            force_gpu: config.force_gpu_only,
             on_fallback: Box::new(report_fallback),
         })
     };
@@ -58,7 +58,8 @@ pub(crate) fn open_decoder(settings: &Settings) -> Result<VideoDecoding, StartEr
 pub(crate) fn create_video_tools(settings: &Settings, decoder: Decoder) -> Result<VideoTools, String> {
     let folder = settings.video_spool();
     let open = || {
-        // Only the folder itself is closed to other users. The private Postgres enters its parent.
+        // Only the folder itself is private, because the private Postgres needs access to its
+        // parent.
         if let Some(parent) = folder.parent() {
             std::fs::create_dir_all(parent)?;
         }
@@ -91,7 +92,7 @@ fn is_in_memory(folder: &Path) -> std::io::Result<bool> {
     Ok(kind == TMPFS || kind == RAMFS)
 }
 
-/// Other systems are not asked.
+/// Not implemented for other systems.
 #[cfg(not(target_os = "linux"))]
 fn is_in_memory(_: &Path) -> std::io::Result<bool> {
     Ok(false)
@@ -113,13 +114,13 @@ pub(crate) fn pipeline_config(settings: &Settings) -> pipeline::Config {
 fn video_config(settings: &Settings) -> Result<video::Config, VideoError> {
     let program = std::env::current_exe()?;
     let launcher = Launcher::Sandbox { program, arguments: vec![OsString::from(sandbox::ARGUMENT)] };
-    settings.video(launcher).ok_or_else(|| VideoError::Unavailable(MISSING.into()))
+    settings.video(launcher).ok_or_else(|| VideoError::Unavailable(FFMPEG_MISSING.into()))
 }
 
 fn open_and_log(config: video::Config) -> Result<Decoder, VideoError> {
     let decoder = Decoder::open(config)?;
-    let sandboxed = decoder.sandboxed();
-    match sandboxed.files {
+    let sandbox = decoder.sandbox_info();
+    match sandbox.files {
         FileAccess::LibrariesOnly => {}
         FileAccess::ReadOnly => tracing::warn!(
             "Landlock is not available: a video that exploits ffmpeg could read files of this user; {}",
@@ -127,13 +128,13 @@ fn open_and_log(config: video::Config) -> Result<Decoder, VideoError> {
         ),
         FileAccess::Unrestricted => tracing::warn!("ffmpeg runs without a sandbox (VIDEO_SANDBOX=false)"),
     }
-    tracing::debug!(version = sandboxed.version, files = ?sandboxed.files, "ffmpeg is ready");
+    tracing::debug!(version = sandbox.version, files = ?sandbox.files, "ffmpeg is ready");
     Ok(decoder)
 }
 
 /// Returns the probable reason why Landlock is missing.
 fn missing_landlock() -> &'static str {
-    if sandbox::is_filtered() {
+    if sandbox::has_seccomp_filter() {
         "a filter of system calls around this process may forbid it; allow landlock_* (with systemd, see \
          SystemCallFilter in deploy/facecrawl.service)"
     } else {

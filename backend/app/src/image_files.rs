@@ -1,5 +1,5 @@
-//! Finds image files, which are files whose extension or first bytes are those of an image, and
-//! video files, which are files whose first bytes are those of a video. Hidden files are ignored.
+//! Finds image files by their extension or first bytes, and video files by their first bytes.
+//! Ignores hidden files.
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -7,9 +7,9 @@ use video::is_video;
 use vision::Format;
 use walkdir::{DirEntry, WalkDir};
 
-/// Extensions of image files. The format is detected from the content; a file whose content does
-/// not match is reported.
-const EXTENSIONS: [&str; 17] = [
+/// Extensions of image files. The decoder detects the format from the content, and fails if it is
+/// not an image.
+const IMAGE_EXTENSIONS: [&str; 17] = [
     "jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "avif", "heic", "heif", "jxl", "tif", "tiff",
     "jp2", "j2k", "jpx",
 ];
@@ -31,8 +31,8 @@ pub(crate) struct FoundFiles {
     pub(crate) ignored: usize,
 }
 
-/// Searches the inputs. Folders are walked recursively. Files that are specified directly are
-/// treated as images, unless they begin like a video.
+/// Finds the images and videos in `inputs`. Searches folders recursively. A file in `inputs` counts
+/// as an image, unless its first bytes are those of a video.
 pub(crate) fn find(inputs: &[PathBuf]) -> io::Result<FoundFiles> {
     let mut found = FoundFiles::default();
     for input in inputs {
@@ -49,8 +49,7 @@ pub(crate) fn find(inputs: &[PathBuf]) -> io::Result<FoundFiles> {
     Ok(found)
 }
 
-/// Returns the images of a folder, as a scan finds them. Fails on the first path that cannot be
-/// read.
+/// Returns the images that a scan of the folder would find. Fails if a path cannot be read.
 pub(crate) fn find_images(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let found = find(&[folder.to_owned()])?;
     match found.unreadable.into_iter().next() {
@@ -94,20 +93,20 @@ enum Kind {
 
 fn file_kind(path: &Path) -> io::Result<Option<Kind>> {
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
-    if extension.is_some_and(|extension| EXTENSIONS.contains(&extension.as_str())) {
+    if extension.is_some_and(|extension| IMAGE_EXTENSIONS.contains(&extension.as_str())) {
         return Ok(Some(Kind::Image));
     }
-    let head = head(path)?;
+    let head = read_head(path)?;
     let image = Format::sniff(&head).map(|_| Kind::Image);
     Ok(image.or_else(|| is_video(&head).then_some(Kind::Video)))
 }
 
-/// Returns whether the file begins like a video. A file that cannot be read does not.
+/// Returns whether the first bytes of the file are those of a video; `false` if it cannot be read.
 pub(crate) fn is_video_file(path: &Path) -> bool {
-    head(path).is_ok_and(|head| is_video(&head))
+    read_head(path).is_ok_and(|head| is_video(&head))
 }
 
-fn head(path: &Path) -> io::Result<Vec<u8>> {
+fn read_head(path: &Path) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     File::open(path)?.take(HEAD_BYTES).read_to_end(&mut head)?;
     Ok(head)
@@ -127,7 +126,7 @@ mod tests {
         let root = fs::canonicalize(folder.path()).unwrap();
         fs::create_dir_all(root.join("inner/.cache")).unwrap();
         for (name, content) in [
-            ("b.JPG", b"named like one".as_slice()),
+            ("b.JPG", b"not an image".as_slice()),
             ("inner/no_extension", GIF),
             ("inner/film", b"\0\0\0\x10ftypisom\0\0\0\0"),
             ("inner/notes.txt", b"text"),
@@ -152,11 +151,11 @@ mod tests {
         fs::create_dir(root.join("inner")).unwrap();
         fs::write(root.join("inner/a.gif"), GIF).unwrap();
         std::os::unix::fs::symlink(&root, root.join("inner/back")).unwrap();
-        std::os::unix::fs::symlink(root.join("gone.jpg"), root.join("dead.jpg")).unwrap();
+        std::os::unix::fs::symlink(root.join("missing.jpg"), root.join("broken.jpg")).unwrap();
         let found = find(std::slice::from_ref(&root)).unwrap();
         assert_eq!(found.images, [root.join("inner/a.gif")]);
         assert_eq!(found.unreadable.len(), 1);
-        assert_eq!(found.unreadable[0].0, root.join("dead.jpg"));
+        assert_eq!(found.unreadable[0].0, root.join("broken.jpg"));
     }
 
     #[test]

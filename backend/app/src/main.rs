@@ -1,5 +1,5 @@
 //! The `facecrawl` binary.
-use app::cli::{Cli, main_of};
+use app::cli::{Cli, run_and_exit};
 use app::config::restart_with_library_settings;
 use clap::Parser;
 use listenfd::ListenFd;
@@ -17,6 +17,6 @@ fn main() -> ExitCode {
     restart_with_library_settings();
     // This call must run before other threads start, because it removes the variables of a service
     // manager's sockets from the environment.
-    let inherited = ListenFd::from_env();
-    main_of(cli, inherited)
+    let sockets = ListenFd::from_env();
+    run_and_exit(cli, sockets)
 }

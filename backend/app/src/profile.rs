@@ -39,7 +39,7 @@ pub fn create(path: &Path) -> io::Result<(ChromeLayer, Arc<Profile>)> {
 struct SpanFields {
     label: Option<String>,
     arguments: Map<String, Value>,
-    entered: Option<Instant>,
+    entered_at: Option<Instant>,
 }
 
 impl SpanFields {
@@ -85,7 +85,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for ChromeLayer {
         let mut fields = SpanFields::default();
         attributes.record(&mut fields);
         if span.metadata().target() == STAGE {
-            self.profile.stage("b", span.name(), root_id(&span), &fields.arguments);
+            self.profile.write_stage("b", span.name(), root_id(&span), &fields.arguments);
         }
         span.extensions_mut().insert(fields);
     }
@@ -102,16 +102,20 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for ChromeLayer {
         if let Some(span) = context.span(id)
             && let Some(fields) = span.extensions_mut().get_mut::<SpanFields>()
         {
-            fields.entered = Some(Instant::now());
+            fields.entered_at = Some(Instant::now());
         }
     }
 
     fn on_exit(&self, id: &Id, context: Context<'_, S>) {
         let Some(span) = context.span(id).filter(|span| span.metadata().target() == RUN) else { return };
         if let Some(fields) = span.extensions_mut().get_mut::<SpanFields>()
-            && let Some(entered) = fields.entered.take()
+            && let Some(entered_at) = fields.entered_at.take()
         {
-            self.profile.run(fields.label.as_deref().unwrap_or(span.name()), entered, &fields.arguments);
+            self.profile.write_run(
+                fields.label.as_deref().unwrap_or(span.name()),
+                entered_at,
+                &fields.arguments,
+            );
         }
     }
 
@@ -119,7 +123,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for ChromeLayer {
         if let Some(span) = context.span(&id)
             && span.metadata().target() == STAGE
         {
-            self.profile.stage("e", span.name(), root_id(&span), &Map::new());
+            self.profile.write_stage("e", span.name(), root_id(&span), &Map::new());
         }
     }
 }
@@ -130,8 +134,8 @@ const PROCESS: u32 = 1;
 /// A trace. It accepts events from any thread.
 pub struct Profile {
     started: Instant,
-    threads: AtomicU64,
-    /// Distinguishes traces in threads that outlive a trace.
+    next_thread_number: AtomicU64,
+    /// Identifies the trace in [`THREAD`], because a thread can outlive a trace.
     number: u64,
     state: Mutex<State>,
 }
@@ -140,10 +144,10 @@ struct State {
     /// `None` after the end of the trace.
     file: Option<Box<dyn Write + Send>>,
     error: Option<io::Error>,
-    first: bool,
+    is_empty: bool,
 }
 
-static TRACES: AtomicU64 = AtomicU64::new(1);
+static NEXT_TRACE_NUMBER: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
     /// The trace in which this thread has registered, and the thread's number there.
@@ -153,29 +157,34 @@ thread_local! {
 impl Profile {
     fn new(mut file: impl Write + Send + 'static) -> io::Result<Self> {
         file.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")?;
-        let state = State { file: Some(Box::new(file)), error: None, first: true };
-        let number = TRACES.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { started: Instant::now(), threads: AtomicU64::new(1), number, state: Mutex::new(state) })
+        let state = State { file: Some(Box::new(file)), error: None, is_empty: true };
+        let number = NEXT_TRACE_NUMBER.fetch_add(1, Ordering::Relaxed);
+        Ok(Self {
+            started: Instant::now(),
+            next_thread_number: AtomicU64::new(1),
+            number,
+            state: Mutex::new(state),
+        })
     }
 
     /// Writes the beginning (`b`) or the end (`e`) of an image's stage, with the current time.
-    fn stage(&self, phase: &str, name: &str, image: u64, arguments: &Map<String, Value>) {
+    fn write_stage(&self, phase: &str, name: &str, image: u64, arguments: &Map<String, Value>) {
         self.write(&json!({
             "ph": phase, "name": name, "cat": "stage", "id": format!("{image:#x}"),
-            "ts": self.microseconds(Instant::now()), "pid": PROCESS, "tid": self.thread(), "args": arguments,
+            "ts": self.microseconds(Instant::now()), "pid": PROCESS, "tid": self.thread_number(), "args": arguments,
         }));
     }
 
-    /// Writes a run on this thread from `entered` to now.
-    fn run(&self, name: &str, entered: Instant, arguments: &Map<String, Value>) {
+    /// Writes a run on this thread from `entered_at` to now.
+    fn write_run(&self, name: &str, entered_at: Instant, arguments: &Map<String, Value>) {
         self.write(&json!({
-            "ph": "X", "name": name, "cat": "run", "ts": self.microseconds(entered),
-            "dur": entered.elapsed().as_secs_f64() * 1e6, "pid": PROCESS, "tid": self.thread(), "args": arguments,
+            "ph": "X", "name": name, "cat": "run", "ts": self.microseconds(entered_at),
+            "dur": entered_at.elapsed().as_secs_f64() * 1e6, "pid": PROCESS, "tid": self.thread_number(), "args": arguments,
         }));
     }
 
-    /// Ends the document. The document does not contain spans that close later. Returns the first
-    /// error of all writes.
+    /// Completes the file. Spans that close later are not written. Returns the first error of all
+    /// writes.
     pub fn finish(&self) -> io::Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = state.error.take() {
@@ -192,12 +201,12 @@ impl Profile {
     }
 
     /// Returns the number of this thread. The first call writes the thread's name to the trace.
-    fn thread(&self) -> u64 {
+    fn thread_number(&self) -> u64 {
         let (trace, number) = THREAD.get();
         if trace == self.number {
             return number;
         }
-        let number = self.threads.fetch_add(1, Ordering::Relaxed);
+        let number = self.next_thread_number.fetch_add(1, Ordering::Relaxed);
         THREAD.set((self.number, number));
         let current = std::thread::current();
         self.write(&json!({
@@ -209,12 +218,12 @@ impl Profile {
 
     fn write(&self, event: &Value) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let separator = if state.first { "" } else { ",\n" };
+        let separator = if state.is_empty { "" } else { ",\n" };
         let Some(file) = &mut state.file else { return };
         let result = file
             .write_all(separator.as_bytes())
             .and_then(|()| serde_json::to_writer(&mut *file, event).map_err(io::Error::from));
-        state.first = false;
+        state.is_empty = false;
         if let Err(error) = result {
             // A write can fail, for example because the disk is full. The data written so far is
             // kept, and `finish` reports the error.
@@ -248,8 +257,8 @@ mod tests {
             .spawn(work)
             .expect("a thread")
             .join()
-            .expect("its end");
-        profile.finish().expect("the file's end");
+            .expect("the thread does not panic");
+        profile.finish().expect("a complete file");
 
         let trace: Value = serde_json::from_slice(&std::fs::read(&path).expect("the file")).expect("JSON");
         let events = trace["traceEvents"].as_array().expect("events");

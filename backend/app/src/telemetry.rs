@@ -17,10 +17,10 @@ use tracing_subscriber::util::TryInitError;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 /// Returns the log filter for `LOG_LEVEL` and `DEBUG`.
-pub fn filter(log: &Log) -> String {
+pub fn log_filter(log: &Log) -> String {
     let configured = log.level.clone();
-    let quiet = ["error", "warn", "info"].iter().any(|level| level.eq_ignore_ascii_case(&configured));
-    match (log.debug, quiet) {
+    let hides_debug = ["error", "warn", "info"].iter().any(|level| level.eq_ignore_ascii_case(&configured));
+    match (log.debug, hides_debug) {
         // The DEBUG messages of these libraries (every packet, every query) are rarely useful.
         (true, true) => {
             "debug,hyper=info,hyper_util=info,h2=info,reqwest=info,rustls=info,sqlx=info,ort=info".into()
@@ -36,7 +36,7 @@ pub fn filter(log: &Log) -> String {
 }
 
 /// Returns the layer that writes log lines to stderr.
-fn lines<S>(log: &Log) -> Box<dyn Layer<S> + Send + Sync>
+fn log_layer<S>(log: &Log) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
@@ -59,14 +59,14 @@ pub fn init_logs(
     traces: Option<&Traces>,
 ) -> Result<(), TryInitError> {
     use tracing_subscriber::prelude::*;
-    let filter = EnvFilter::new(filter(log));
+    let filter = EnvFilter::new(log_filter(log));
     if chrome.is_none() && traces.is_none() {
         // All layers share one filter, so that a comparison of levels suffices to discard an
         // unwanted span.
-        tracing_subscriber::registry().with(filter).with(lines(log)).try_init()?;
+        tracing_subscriber::registry().with(filter).with(log_layer(log)).try_init()?;
     } else {
         tracing_subscriber::registry()
-            .with(lines(log).with_filter(filter))
+            .with(log_layer(log).with_filter(filter))
             .with(chrome.map(|chrome| chrome.with_filter(profile::filter())))
             .with(traces.map(Traces::layer))
             .try_init()?;
@@ -157,7 +157,7 @@ fn stat_seconds(first: usize) -> Option<f64> {
 }
 
 /// The service name of the traces, unless `OTEL_SERVICE_NAME` is set.
-const SERVICE: &str = "facecrawl";
+const SERVICE_NAME: &str = "facecrawl";
 
 /// Exports spans to an OpenTelemetry collector, in batches from a separate thread.
 ///
@@ -177,8 +177,8 @@ impl Traces {
             .build()
             .context("cannot start the trace exporter; check the OTEL_EXPORTER_OTLP_ variables")?;
         let mut resource = Resource::builder();
-        if !otlp.named {
-            resource = resource.with_service_name(SERVICE);
+        if !otlp.has_service_name {
+            resource = resource.with_service_name(SERVICE_NAME);
         }
         let provider = SdkTracerProvider::builder()
             .with_resource(resource.build())
@@ -194,7 +194,7 @@ impl Traces {
     {
         let targets = Targets::new().with_default(LevelFilter::INFO).with_target(STAGE, LevelFilter::TRACE);
         tracing_opentelemetry::layer()
-            .with_tracer(self.provider.tracer(SERVICE))
+            .with_tracer(self.provider.tracer(SERVICE_NAME))
             .with_location(false)
             .with_threads(false)
             .with_filter(targets.and(filter_fn(|metadata| metadata.is_span())))
@@ -204,8 +204,8 @@ impl Traces {
     /// Exports the remaining spans. The exporter's own time limit applies if the collector does not
     /// respond.
     pub async fn finish(self) {
-        let ended = tokio::task::spawn_blocking(move || self.provider.shutdown()).await;
-        if let Ok(Err(error)) = ended {
+        let result = tokio::task::spawn_blocking(move || self.provider.shutdown()).await;
+        if let Ok(Err(error)) = result {
             tracing::warn!(%error, "failed to send the last traces");
         }
     }

@@ -3,8 +3,8 @@ use crate::{BenchImages, BenchTarget, Plan, Process, Side, measure};
 use serde::Serialize;
 
 /// A throughput of at least this share of the best one is treated as equally good. A larger batch
-/// that gains less uses more memory and latency without benefit.
-const GOOD_ENOUGH: f64 = 0.97;
+/// would use more memory and add latency without benefit.
+const MIN_SHARE_OF_BEST: f64 = 0.97;
 
 /// The measurement of one batch size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -15,7 +15,7 @@ pub struct Step {
     pub images_per_second: Option<f64>,
     /// GPU memory in use after the step, in bytes, if the driver reports it.
     pub gpu_memory_bytes: Option<u64>,
-    /// Why the step could not be measured or is not recommended.
+    /// The reason why the step could not be measured or is not recommended.
     pub reason: Option<String>,
 }
 
@@ -33,7 +33,7 @@ pub struct AutoBatch {
 }
 
 /// Returns 1, 2, 4, … and `limit`.
-fn sizes(limit: usize) -> Vec<usize> {
+fn batch_sizes(limit: usize) -> Vec<usize> {
     let powers = std::iter::successors(Some(1_usize), |size| size.checked_mul(2));
     let mut sizes: Vec<usize> = powers.take_while(|size| *size < limit).collect();
     sizes.push(limit.max(1));
@@ -59,7 +59,7 @@ fn recommend(mut steps: Vec<Step>, gpu: bool, memory_limit: f64) -> AutoBatch {
             .filter_map(|s| Some((s.batch, s.images_per_second?)))
     };
     let best = usable().map(|(_, speed)| speed).fold(0.0, f64::max);
-    let choice = usable().find(|(_, speed)| *speed > 0.0 && *speed >= best * GOOD_ENOUGH);
+    let choice = usable().find(|(_, speed)| *speed > 0.0 && *speed >= best * MIN_SHARE_OF_BEST);
     let why = match choice {
         None => "no step could be measured".to_owned(),
         Some((batch, speed)) if gpu => {
@@ -74,7 +74,7 @@ fn recommend(mut steps: Vec<Step>, gpu: bool, memory_limit: f64) -> AutoBatch {
     AutoBatch { recommended_batch, recommended_gpu_batch_size: recommended_batch.filter(|_| gpu), steps, why }
 }
 
-/// The limits of a search, and what each of its steps measures.
+/// The limits of a search and the inputs of its steps.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchSearch<'a> {
     /// The preceding measurement. Each step measures about the same number of images.
@@ -98,8 +98,8 @@ pub struct SearchReport {
 }
 
 impl BatchSearch<'_> {
-    /// Returns what is measured, which is the only subject of the plan, or the pipeline if the plan
-    /// has several subjects.
+    /// Returns the measured target: the only target of the plan, or the pipeline if the plan has
+    /// several targets.
     pub fn target(&self) -> BenchTarget {
         match self.plan.targets.as_slice() {
             [target] => *target,
@@ -109,7 +109,7 @@ impl BatchSearch<'_> {
 
     /// Returns the batch sizes, smallest first.
     pub fn sizes(&self) -> Vec<usize> {
-        sizes(self.largest)
+        batch_sizes(self.largest)
     }
 
     /// Measures the batch sizes. `start` returns the side for a batch size, or the reason why that
@@ -124,14 +124,14 @@ impl BatchSearch<'_> {
         let mut steps = Vec::new();
         for batch in self.sizes() {
             let step = match start(batch).await? {
-                Ok(side) => self.step(&side, batch).await?,
+                Ok(side) => self.measure_step(&side, batch).await?,
                 Err(reason) => {
                     Step { batch, images_per_second: None, gpu_memory_bytes: None, reason: Some(reason) }
                 }
             };
-            let failed = step.images_per_second.is_none();
+            let has_failed = step.images_per_second.is_none();
             steps.push(step);
-            if failed {
+            if has_failed {
                 // If a batch does not fit in memory, a larger one does not fit either.
                 break;
             }
@@ -144,7 +144,7 @@ impl BatchSearch<'_> {
         })
     }
 
-    async fn step(&self, side: &Side, batch: usize) -> anyhow::Result<Step> {
+    async fn measure_step(&self, side: &Side, batch: usize) -> anyhow::Result<Step> {
         // With two batches in flight, the next batch is full while one runs.
         let in_flight = if self.gpu { 2 * batch } else { batch };
         let count = self.plan.batch_size * self.plan.iterations;
@@ -188,9 +188,9 @@ mod tests {
 
     #[test]
     fn batch_sizes_double_up_to_limit() {
-        assert_eq!(sizes(1), [1]);
-        assert_eq!(sizes(24), [1, 2, 4, 8, 16, 24]);
-        assert_eq!(sizes(32), [1, 2, 4, 8, 16, 32]);
+        assert_eq!(batch_sizes(1), [1]);
+        assert_eq!(batch_sizes(24), [1, 2, 4, 8, 16, 24]);
+        assert_eq!(batch_sizes(32), [1, 2, 4, 8, 16, 32]);
     }
 
     #[test]

@@ -55,7 +55,7 @@ impl BenchImages {
     /// Returns four drawn images with four people each, as JPEG.
     pub fn drawn(size: ImageSize) -> Self {
         let (width, height) = size.pixels();
-        let frames = (0..COUNT).map(|number| Arc::new(inference::drawing::group(width, height, number)));
+        let frames = (0..COUNT).map(|number| Arc::new(inference::drawing::draw_group(width, height, number)));
         let frames: Vec<Arc<Frame>> = frames.collect();
         Self {
             size: size.name().to_owned(),

@@ -1,5 +1,5 @@
 //! Measures each operation at each image size, on both sides in turn.
-use crate::side_report::{Sample, Tally, round};
+use crate::side_report::{Sample, Totals, run_round};
 use crate::{BenchImages, BenchTarget, Process, Results, Side};
 use anyhow::bail;
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use vision::Frame;
 /// Number of rounds in which CPU and GPU alternate, so that other load on the machine affects both.
 const ROUNDS: usize = 5;
 
-/// What is measured, and for how long.
+/// The measured operations and the number of iterations.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The operations, in the order of the report.
@@ -44,13 +44,13 @@ pub async fn measure(
             progress(&format!("{} {}", target.name(), images.size));
             let Some(first) = sides.first() else { continue };
             let work = Work::prepare(*target, images, &first.analyzer).await?;
-            let tallies = alternate(plan, sides, &work, process).await;
+            let totals = run_rounds(plan, sides, &work, process).await;
             let sizes = results.entry(target.name().to_owned()).or_default();
             let results_by_side = sizes.entry(images.size.clone()).or_default();
-            for (side, tally) in sides.iter().zip(tallies) {
+            for (side, totals) in sides.iter().zip(totals) {
                 results_by_side.insert(
                     side.key().to_owned(),
-                    tally.report(side, *target, plan.batch_size, process.cores),
+                    totals.report(side, *target, plan.batch_size, process.cores),
                 );
             }
         }
@@ -60,15 +60,15 @@ pub async fn measure(
 
 /// Runs the warm-up, then rounds in which each side is measured. The order of the sides changes
 /// between rounds.
-async fn alternate(plan: &Plan, sides: &[Side], work: &Work, process: &Process) -> Vec<Tally> {
+async fn run_rounds(plan: &Plan, sides: &[Side], work: &Work, process: &Process) -> Vec<Totals> {
     let run = async |side: &Side, iterations: usize| {
         let run_once = |index| work.run_once(&side.analyzer, index);
-        round(run_once, iterations * plan.batch_size, plan.batch_size, process.cpu_seconds).await
+        run_round(run_once, iterations * plan.batch_size, plan.batch_size, process.cpu_seconds).await
     };
     for side in sides {
         run(side, plan.warmup).await;
     }
-    let mut tallies: Vec<Tally> = sides.iter().map(|_| Tally::default()).collect();
+    let mut totals: Vec<Totals> = sides.iter().map(|_| Totals::default()).collect();
     let rounds = if sides.len() > 1 { plan.iterations.min(ROUNDS) } else { 1 };
     for number in 0..rounds {
         // Distributes the iterations evenly: of 7 iterations in 5 rounds, two rounds have two.
@@ -78,14 +78,14 @@ async fn alternate(plan: &Plan, sides: &[Side], work: &Work, process: &Process) 
         for index in order {
             let before = process.counters.read();
             let measured = run(&sides[index], share).await;
-            tallies[index].add(measured, plan.batch_size, &before.until(&process.counters.read()));
+            totals[index].add(measured, plan.batch_size, &before.increase_to(&process.counters.read()));
         }
     }
-    tallies
+    totals
 }
 
-/// Side in pixels of the chips that embedders accept.
-const CHIP: u32 = 112;
+/// Width and height in pixels of the chips that embedders accept.
+const CHIP_PIXELS: u32 = 112;
 
 /// Inputs that can be used repeatedly.
 enum Work {
@@ -94,7 +94,7 @@ enum Work {
 }
 
 impl Work {
-    /// Prepares the inputs. All work that must not be measured happens here: decoding images for
+    /// Prepares the inputs. This includes all work that must not be measured: decoding images for
     /// single operations, and finding chips.
     async fn prepare(target: BenchTarget, images: &BenchImages, analyzer: &Analyzer) -> anyhow::Result<Self> {
         if images.frames.iter().all(Result::is_err) {
@@ -104,7 +104,7 @@ impl Work {
         let operation = match target {
             BenchTarget::Pipeline => return Ok(Self::Pipeline(images.files.clone())),
             BenchTarget::Operation(Operation::FaceEmbedding) => {
-                let chips = chips(&images.files, analyzer).await?;
+                let chips = find_chips(&images.files, analyzer).await?;
                 return Ok(Self::Operation(Operation::FaceEmbedding, chips));
             }
             BenchTarget::Operation(operation) => operation,
@@ -125,7 +125,7 @@ impl Work {
 }
 
 /// Returns the chips of all faces found in the files, or a drawn one if there are none.
-async fn chips(files: &[Bytes], analyzer: &Analyzer) -> anyhow::Result<Vec<Result<Arc<Frame>, String>>> {
+async fn find_chips(files: &[Bytes], analyzer: &Analyzer) -> anyhow::Result<Vec<Result<Arc<Frame>, String>>> {
     let options =
         AnalyzeOptions { embeddings: false, quality: false, chips: true, ..AnalyzeOptions::default() };
     let mut chips = Vec::new();
@@ -136,7 +136,7 @@ async fn chips(files: &[Bytes], analyzer: &Analyzer) -> anyhow::Result<Vec<Resul
         }
     }
     if !chips.iter().any(Result::is_ok) {
-        chips.push(Ok(Arc::new(drawing::portrait(CHIP, CHIP))));
+        chips.push(Ok(Arc::new(drawing::draw_portrait(CHIP_PIXELS, CHIP_PIXELS))));
     }
     Ok(chips)
 }
@@ -157,7 +157,7 @@ async fn run_pipeline(analyzer: &Analyzer, bytes: Bytes) -> Result<Sample, Strin
         ("embed", timings.embed),
         ("queue", timings.queue),
     ];
-    Ok(Sample { took: started.elapsed(), faces: analysis.faces.len(), stages: BTreeMap::from(stages) })
+    Ok(Sample { duration: started.elapsed(), faces: analysis.faces.len(), stages: BTreeMap::from(stages) })
 }
 
 async fn run_single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>) -> anyhow::Result<Sample> {
@@ -170,11 +170,11 @@ async fn run_single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>
             let min_score = engine.detector().min_score;
             // The pipeline works in the same way. If both operations share a device, the image is
             // copied to it once, and the canvas is part of the run.
-            let detected = if engine.detects_frames() {
+            let detected = if engine.draws_canvases_on_device() {
                 let letterbox = analyzer.letterbox(&frame);
-                engine.faces().detect(frame, letterbox, min_score, Priority::Background).await?
+                engine.face_detector().detect(frame, letterbox, min_score, Priority::Background).await?
             } else {
-                let canvas = canvas(analyzer, frame, &mut stages).await?;
+                let canvas = draw_canvas(analyzer, frame, &mut stages).await?;
                 engine.detect(canvas, min_score, Priority::Background).await?
             };
             *stages.entry("queue").or_default() += detected.queued;
@@ -187,7 +187,7 @@ async fn run_single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>
             faces = 1;
         }
         Operation::ImageProcessing => {
-            canvas(analyzer, frame, &mut stages).await?;
+            draw_canvas(analyzer, frame, &mut stages).await?;
         }
         Operation::ImageEnhancement => {
             let enhanced = analyzer.pixels().enhance(frame, Priority::Background).await?;
@@ -198,11 +198,11 @@ async fn run_single(analyzer: &Analyzer, operation: Operation, frame: Arc<Frame>
             stages.extend([("queue", statistics.queued), ("quality", statistics.ran)]);
         }
     }
-    Ok(Sample { took: started.elapsed(), faces, stages })
+    Ok(Sample { duration: started.elapsed(), faces, stages })
 }
 
-/// Returns the frame drawn on the detector's canvas.
-async fn canvas(
+/// Draws the frame on the detector's canvas.
+async fn draw_canvas(
     analyzer: &Analyzer,
     frame: Arc<Frame>,
     stages: &mut BTreeMap<&'static str, Duration>,

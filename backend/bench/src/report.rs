@@ -1,6 +1,6 @@
 //! Defines the report and its conclusions, and draws the throughput in SVG.
 //! `docs/reference/BENCHMARKS.md` describes the report in prose.
-use crate::{BenchTarget, Bottleneck, Results, SearchReport, SideReport, ordered};
+use crate::{BenchTarget, Bottleneck, Results, SearchReport, SideReport, sorted_reports};
 use inference::{GpuDevice, LoadedModel};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
-/// What was measured.
+/// The plan of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct PlanReport {
     /// Number of concurrent images.
@@ -75,8 +75,8 @@ impl Report {
         notes: Vec<String>,
     ) -> Self {
         Self {
-            analysis: analysis(&results),
-            summary: summary(&results),
+            analysis: analyze(&results),
+            summary: summarize(&results),
             benchmark_results: results,
             auto_batch,
             plan,
@@ -104,8 +104,7 @@ pub struct Gain {
     pub note: Option<String>,
 }
 
-/// The most important result. The result of the pipeline, of medium images and of a GPU is
-/// preferred.
+/// The most important result. Results of the pipeline, of medium images and of a GPU are preferred.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     pub operation: String,
@@ -119,8 +118,8 @@ pub struct Summary {
 }
 
 /// Computes the gains in per cent: `(cpu - gpu) / cpu` for times and `(gpu - cpu) / cpu` for
-/// throughput. A GPU run whose work fell back to the CPU has no gain, whatever its figures are.
-pub fn gain(cpu: &SideReport, gpu: &SideReport) -> Gain {
+/// throughput. A GPU run whose work fell back to the CPU has no gain, regardless of its figures.
+pub fn compute_gain(cpu: &SideReport, gpu: &SideReport) -> Gain {
     let no_gain = |note: String| Gain {
         time_improvement_percent: None,
         throughput_improvement_percent: None,
@@ -157,19 +156,22 @@ pub fn gain(cpu: &SideReport, gpu: &SideReport) -> Gain {
     }
 }
 
-fn analysis(results: &Results) -> Analysis {
+fn analyze(results: &Results) -> Analysis {
     let mut performance_gains: BTreeMap<String, BTreeMap<String, Gain>> = BTreeMap::new();
     for (operation, sizes) in results {
         for (size, sides) in sizes {
             if let (Some(cpu), Some(gpu)) = (sides.get("gpu_false"), sides.get("gpu_true")) {
-                performance_gains.entry(operation.clone()).or_default().insert(size.clone(), gain(cpu, gpu));
+                performance_gains
+                    .entry(operation.clone())
+                    .or_default()
+                    .insert(size.clone(), compute_gain(cpu, gpu));
             }
         }
     }
     Analysis { performance_gains }
 }
 
-fn summary(results: &Results) -> Option<Summary> {
+fn summarize(results: &Results) -> Option<Summary> {
     let pipeline = results.get_key_value(BenchTarget::Pipeline.name());
     let (operation, sizes) = pipeline.or_else(|| results.first_key_value())?;
     let (size, sides) = sizes.get_key_value("medium").or_else(|| sizes.first_key_value())?;
@@ -196,8 +198,8 @@ const HEADING: f64 = 26.0;
 
 /// Draws a bar for every side of every size of every operation. The longest bar of each operation
 /// has the full width, because operations differ by orders of magnitude.
-pub fn svg(results: &Results, title: &str) -> String {
-    let bars = ordered(results);
+pub fn draw_svg(results: &Results, title: &str) -> String {
+    let bars = sorted_reports(results);
     let groups: usize = results.values().map(|sizes| sizes.len()).sum();
     let height = TOP + bars.len() as f64 * BAR + groups as f64 * GAP + results.len() as f64 * HEADING + 20.0;
     let mut out = format!(
@@ -212,7 +214,7 @@ pub fn svg(results: &Results, title: &str) -> String {
     for (operation, size, side, report) in &bars {
         if last.0 != *operation {
             y += HEADING;
-            text(&mut out, 20.0, y - 6.0, "start", "bold", operation);
+            write_text(&mut out, 20.0, y - 6.0, "start", "bold", operation);
         } else if last.1 != *size {
             y += GAP;
         }
@@ -230,21 +232,21 @@ pub fn svg(results: &Results, title: &str) -> String {
             ("gpu_true", false) => "GPU",
             _ => "CPU",
         };
-        text(&mut out, LEFT - 8.0, y + BAR - 5.0, "end", "normal", &format!("{size}, {name}"));
+        write_text(&mut out, LEFT - 8.0, y + BAR - 5.0, "end", "normal", &format!("{size}, {name}"));
         let thickness = BAR - 3.0;
         let _ = writeln!(
             out,
             "<rect x=\"{LEFT}\" y=\"{y:.1}\" width=\"{length:.1}\" height=\"{thickness:.1}\" fill=\"{colour}\"/>"
         );
         let figure = format!("{:.1}", report.mean_throughput);
-        text(&mut out, LEFT + length + 6.0, y + BAR - 5.0, "start", "normal", &figure);
+        write_text(&mut out, LEFT + length + 6.0, y + BAR - 5.0, "start", "normal", &figure);
         y += BAR;
     }
     out.push_str("</svg>\n");
     out
 }
 
-fn text(out: &mut String, x: f64, y: f64, anchor: &str, weight: &str, content: &str) {
+fn write_text(out: &mut String, x: f64, y: f64, anchor: &str, weight: &str, content: &str) {
     let _ = writeln!(
         out,
         "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-weight=\"{weight}\">{}</text>",

@@ -1,12 +1,12 @@
-//! What can be measured, on which side, and in which process. Reads the engine's counters during a
-//! measurement: runs on devices, and requests that fell back to the CPU.
+//! Defines the targets, the sides and the process of a measurement. Reads the engine's counters
+//! during a measurement: runs on devices, and requests that fell back to the CPU.
 use inference::Operation;
 use metrics_exporter_prometheus::PrometheusHandle;
 use pipeline::Analyzer;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What is measured.
+/// The target of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BenchTarget {
     Operation(Operation),
@@ -34,7 +34,7 @@ impl BenchTarget {
     }
 
     /// Returns the operations whose devices the target uses. The measured operation comes first.
-    pub fn uses(self) -> &'static [Operation] {
+    pub fn operations(self) -> &'static [Operation] {
         use Operation::{FaceDetection, FaceEmbedding, ImageEnhancement, ImageProcessing, QualityChecks};
         match self {
             Self::Operation(FaceDetection) => &[FaceDetection, ImageProcessing],
@@ -46,7 +46,7 @@ impl BenchTarget {
         }
     }
 
-    /// Returns what is counted: `image`, or `face` if the inputs are chips.
+    /// Returns the unit of the counts: `picture`, or `face` if the inputs are chips.
     pub fn unit(self) -> &'static str {
         if self == Self::Operation(Operation::FaceEmbedding) { "face" } else { "picture" }
     }
@@ -71,10 +71,11 @@ impl Side {
 #[derive(Clone, Debug, Serialize)]
 pub struct Device {
     /// The requested device: `cpu`, `cuda`, `auto`, …
-    pub asked: String,
+    #[serde(rename = "asked")]
+    pub requested: String,
     /// The device that does the work: `cpu`, `cuda:0`, …
     pub effective: String,
-    /// Why the two devices differ.
+    /// The reason why the two devices differ.
     pub reason: Option<String>,
     /// Whether a GPU was requested and the CPU does the work.
     pub fell_back: bool,
@@ -82,10 +83,10 @@ pub struct Device {
 
 pub(crate) fn devices(side: &Side, target: BenchTarget) -> BTreeMap<&'static str, Device> {
     let operations = side.analyzer.engine().operations();
-    let devices = target.uses().iter().filter_map(|operation| {
+    let devices = target.operations().iter().filter_map(|operation| {
         let report = operations.iter().find(|report| report.operation == operation.name())?;
         let device = Device {
-            asked: report.requested.clone(),
+            requested: report.requested.clone(),
             effective: report.effective.clone(),
             reason: report.reason.clone(),
             fell_back: report.gpu_requested && report.effective == "cpu",
@@ -135,13 +136,13 @@ impl Counters {
     }
 
     pub(crate) fn read(&self) -> Counts {
-        self.handle.as_ref().map(|handle| parse(&handle.render())).unwrap_or_default()
+        self.handle.as_ref().map(|handle| parse_counts(&handle.render())).unwrap_or_default()
     }
 }
 
 impl Counts {
     /// Returns the increase from `self` to `later`.
-    pub(crate) fn until(&self, later: &Self) -> Self {
+    pub(crate) fn increase_to(&self, later: &Self) -> Self {
         let runs = later.runs.iter().map(|(operation, (runs, requests))| {
             let (old_runs, old_requests) = self.runs.get(operation).copied().unwrap_or_default();
             (operation.clone(), (runs - old_runs, requests - old_requests))
@@ -164,8 +165,8 @@ impl Counts {
     }
 }
 
-/// Parses Prometheus' text format.
-fn parse(text: &str) -> Counts {
+/// Parses the text format of Prometheus.
+fn parse_counts(text: &str) -> Counts {
     let mut counts = Counts::default();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let Some((series, value)) = line.rsplit_once(' ') else { continue };
@@ -214,7 +215,7 @@ mod tests {
             metrics::counter!("facecrawl_ep_fallback_total", "operation" => "face_detection", "provider" => "cuda")
                 .increment(3);
         });
-        let counts = before.until(&counters.read());
+        let counts = before.increase_to(&counters.read());
         assert_eq!(counts.mean_batch(), BTreeMap::from([("face_detection".to_owned(), 5.0)]));
         assert_eq!(counts.fallbacks, 3.0);
     }

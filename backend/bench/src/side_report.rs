@@ -1,5 +1,5 @@
 //! Runs the work in rounds, adds up their results, and computes the figures of one operation and
-//! size on the CPU or the GPU. Finds what limits the throughput.
+//! size on the CPU or the GPU. Finds the bottleneck.
 use crate::side::{Counts, devices};
 use crate::{BenchTarget, Device, ImageSize, Side, Spread};
 use futures::{StreamExt, stream};
@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 /// The results by operation, size and side.
 pub type Results = BTreeMap<String, BTreeMap<String, BTreeMap<String, SideReport>>>;
 
-/// Returns the results of every operation, size and side in the order of the documentation, not in
-/// alphabetical order.
-pub fn ordered(results: &Results) -> Vec<(&str, &str, &str, &SideReport)> {
+/// Returns the results of every operation, size and side in the order of the documentation.
+pub fn sorted_reports(results: &Results) -> Vec<(&str, &str, &str, &SideReport)> {
     let rank = |names: &[&str], name: &str| names.iter().position(|n| *n == name).unwrap_or(names.len());
     let operations = BenchTarget::ALL.map(BenchTarget::name);
     let sizes = ImageSize::ALL.map(ImageSize::name);
@@ -39,7 +38,8 @@ pub struct SideReport {
     pub mean_throughput: f64,
     /// Share of images without an error, from 0 to 1.
     pub success_rate: f64,
-    /// Median of the iterations' milliseconds per image. The next four are of the same values.
+    /// Median of the milliseconds per image, over the iterations. The next four fields describe the
+    /// same values.
     pub median_time_ms: Option<f64>,
     pub p95_time_ms: Option<f64>,
     pub min_time_ms: Option<f64>,
@@ -47,7 +47,7 @@ pub struct SideReport {
     pub stdev_time_ms: Option<f64>,
     /// Time from call to result, per image.
     pub latency_ms: Option<Spread>,
-    /// What `images` counts: `image`, or `face` for `face_embedding`.
+    /// The unit of `images`: `picture`, or `face` for `face_embedding`.
     pub unit: &'static str,
     /// Number of images that were measured without an error.
     pub images: usize,
@@ -80,7 +80,7 @@ pub struct SideReport {
 /// The result of one image.
 pub(crate) struct Sample {
     /// Time from call to result.
-    pub(crate) took: Duration,
+    pub(crate) duration: Duration,
     pub(crate) faces: usize,
     pub(crate) stages: BTreeMap<&'static str, Duration>,
 }
@@ -94,10 +94,10 @@ pub(crate) struct Round {
     cpu: Option<f64>,
 }
 
-/// Calls `once` with 0, 1, …, `count` - 1, and runs `in_flight` of the calls concurrently.
+/// Calls `run_once` with 0, 1, …, `count` - 1, and runs `in_flight` of the calls concurrently.
 /// `cpu_seconds` returns the CPU time of the process, if the system reports it.
-pub(crate) async fn round<F>(
-    once: impl Fn(usize) -> F,
+pub(crate) async fn run_round<F>(
+    run_once: impl Fn(usize) -> F,
     count: usize,
     in_flight: usize,
     cpu_seconds: fn() -> Option<f64>,
@@ -105,19 +105,19 @@ pub(crate) async fn round<F>(
 where
     F: Future<Output = Result<Sample, String>>,
 {
-    let (began, cpu) = (Instant::now(), cpu_seconds());
-    let mut running = stream::iter((0..count).map(once)).buffer_unordered(in_flight);
+    let (started, cpu) = (Instant::now(), cpu_seconds());
+    let mut running = stream::iter((0..count).map(run_once)).buffer_unordered(in_flight);
     let mut results = Vec::with_capacity(count);
     while let Some(result) = running.next().await {
-        results.push((began.elapsed(), result));
+        results.push((started.elapsed(), result));
     }
     let cpu = cpu_seconds().zip(cpu).map(|(after, before)| after - before);
-    Round { results, wall: began.elapsed(), cpu }
+    Round { results, wall: started.elapsed(), cpu }
 }
 
 /// The totals of all rounds on the CPU or the GPU.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct Totals {
     /// Milliseconds per image, one value per iteration.
     per_image: Vec<f64>,
     /// Milliseconds from call to result, one value per image.
@@ -132,7 +132,7 @@ pub(crate) struct Tally {
     pub(crate) counts: Counts,
 }
 
-impl Tally {
+impl Totals {
     /// Adds a round. An iteration consists of `batch` consecutive results and lasts from the last
     /// result of the previous iteration to its own last result. The images in flight stay constant,
     /// so there is no pause between iterations.
@@ -140,18 +140,18 @@ impl Tally {
         self.wall += round.wall;
         self.cpu = round.cpu.map(|seconds| self.cpu.unwrap_or(0.0) + seconds);
         self.counts.add(counts);
-        let mut since = Duration::ZERO;
+        let mut start = Duration::ZERO;
         for iteration in round.results.chunks(batch.max(1)) {
-            let until = iteration.last().map_or(since, |(at, _)| *at);
+            let end = iteration.last().map_or(start, |(at, _)| *at);
             let succeeded = iteration.iter().filter(|(_, result)| result.is_ok()).count();
             if succeeded > 0 {
-                self.per_image.push(milliseconds(until.saturating_sub(since)) / succeeded as f64);
+                self.per_image.push(milliseconds(end.saturating_sub(start)) / succeeded as f64);
             }
-            since = until;
+            start = end;
         }
         for (_, result) in round.results {
             match result {
-                Ok(sample) => self.count(&sample),
+                Ok(sample) => self.add_sample(&sample),
                 Err(reason) => {
                     self.failed += 1;
                     *self.errors.entry(reason).or_default() += 1;
@@ -160,11 +160,11 @@ impl Tally {
         }
     }
 
-    fn count(&mut self, sample: &Sample) {
-        self.latencies.push(milliseconds(sample.took));
+    fn add_sample(&mut self, sample: &Sample) {
+        self.latencies.push(milliseconds(sample.duration));
         self.faces += sample.faces;
-        for (stage, took) in &sample.stages {
-            *self.stages.entry(stage).or_default() += *took;
+        for (stage, duration) in &sample.stages {
+            *self.stages.entry(stage).or_default() += *duration;
         }
     }
 }
@@ -173,7 +173,7 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-impl Tally {
+impl Totals {
     /// Computes the report. `in_flight` is the number of concurrent images, and `cores` is the
     /// number of cores that the process may use.
     pub(crate) fn report(
@@ -203,7 +203,7 @@ impl Tally {
             some if some == device.len() => "all",
             _ => "some",
         };
-        let bottleneck = bottleneck(&stages, &device, cores, cores_used, in_flight);
+        let bottleneck = find_bottleneck(&stages, &device, cores, cores_used, in_flight);
         SideReport {
             mean_time_ms: per_image(milliseconds(self.wall)),
             mean_throughput: per_second(succeeded),
@@ -235,11 +235,11 @@ impl Tally {
 }
 
 /// Share of used cores above which the CPU is considered saturated.
-const BUSY: f64 = 0.85;
+const BUSY_CORE_SHARE: f64 = 0.85;
 /// Wait share (for a thread or session) above which workers are considered saturated.
-const WAITING: f64 = 0.1;
+const SATURATED_WAIT_SHARE: f64 = 0.1;
 
-/// What limits the throughput.
+/// The resource and the stage that limit the throughput.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bottleneck {
     /// `cpu`, `gpu`, or `concurrency` (nothing is saturated; more images could be in flight).
@@ -253,9 +253,9 @@ pub struct Bottleneck {
 
 /// Returns the bottleneck, or `None` if nothing was measured. `stages` contains the milliseconds
 /// per image and stage; the stage `queue` is the waiting time. `device` is the device of each
-/// operation. `cores` and `in_flight` are those of [`Tally::report`], and `cores_used` is the CPU
+/// operation. `cores` and `in_flight` are those of [`Totals::report`], and `cores_used` is the CPU
 /// time divided by the wall time, if the system reports it.
-fn bottleneck(
+fn find_bottleneck(
     stages: &BTreeMap<&'static str, f64>,
     device: &BTreeMap<&'static str, Device>,
     cores: usize,
@@ -275,14 +275,14 @@ fn bottleneck(
         |used| format!("{used:.1} of {cores} cores"),
     );
     let waiting = stages.get("queue").copied().unwrap_or(0.0);
-    let gpu = runs_on(stage, device);
-    let saturated = cores_used.is_some_and(|used| used >= BUSY * cores as f64);
-    let is_queued = waiting > WAITING * (work + waiting);
+    let gpu = gpu_of_stage(stage, device);
+    let is_saturated = cores_used.is_some_and(|used| used >= BUSY_CORE_SHARE * cores as f64);
+    let is_queued = waiting > SATURATED_WAIT_SHARE * (work + waiting);
 
-    let (resource, why) = if let Some(gpu) = gpu.filter(|_| !saturated) {
+    let (resource, why) = if let Some(gpu) = gpu.filter(|_| !is_saturated) {
         let more = if is_queued { "" } else { "; more images in flight may fill larger batches" };
         ("gpu", format!("{percent}, on {gpu}, while {core_use} are busy{more}"))
-    } else if saturated {
+    } else if is_saturated {
         ("cpu", format!("{core_use} are busy; {percent}"))
     } else if is_queued && in_flight >= cores {
         (
@@ -298,7 +298,7 @@ fn bottleneck(
 }
 
 /// Returns the GPU on which a stage runs, or `None` if it runs on the CPU.
-fn runs_on<'a>(stage: &str, device: &'a BTreeMap<&'static str, Device>) -> Option<&'a str> {
+fn gpu_of_stage<'a>(stage: &str, device: &'a BTreeMap<&'static str, Device>) -> Option<&'a str> {
     let operation = match stage {
         "detect" => "face_detection",
         "embed" => "face_embedding",
@@ -316,27 +316,32 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    fn found(
+    fn bottleneck_of(
         stages: &[(&'static str, f64)],
         detection: &str,
         cores_used: f64,
         in_flight: usize,
     ) -> Option<Bottleneck> {
-        let place =
-            Device { asked: detection.into(), effective: detection.into(), reason: None, fell_back: false };
-        let device = BTreeMap::from([("face_detection", place)]);
-        bottleneck(&stages.iter().copied().collect(), &device, 4, Some(cores_used), in_flight)
+        let detector_device = Device {
+            requested: detection.into(),
+            effective: detection.into(),
+            reason: None,
+            fell_back: false,
+        };
+        let device = BTreeMap::from([("face_detection", detector_device)]);
+        find_bottleneck(&stages.iter().copied().collect(), &device, 4, Some(cores_used), in_flight)
     }
 
     #[test]
     fn bottleneck_is_busy_resource_with_largest_stage() {
         let stages = [("decode", 10.0), ("detect", 30.0), ("queue", 100.0)];
-        let busy = found(&stages, "cpu", 3.9, 8).expect("a bottleneck");
+        let busy = bottleneck_of(&stages, "cpu", 3.9, 8).expect("a bottleneck");
         assert_eq!((busy.resource, busy.stage, busy.share), ("cpu", "detect", 0.75));
         assert!(busy.why.contains("3.9 of 4 cores are busy") && busy.why.contains("75 %"), "{}", busy.why);
-        let gpu = found(&stages, "cuda:0", 1.0, 8).expect("a bottleneck");
+        let gpu = bottleneck_of(&stages, "cuda:0", 1.0, 8).expect("a bottleneck");
         assert!(gpu.resource == "gpu" && gpu.why.contains("cuda:0"), "{gpu:?}");
-        let host = found(&[("decode", 30.0), ("detect", 3.0)], "cuda:0", 3.9, 8).expect("a bottleneck");
+        let host =
+            bottleneck_of(&[("decode", 30.0), ("detect", 3.0)], "cuda:0", 3.9, 8).expect("a bottleneck");
         assert_eq!(
             (host.resource, host.stage),
             ("cpu", "decode"),
@@ -346,16 +351,17 @@ mod tests {
 
     #[test]
     fn idle_cores_mean_low_concurrency_unless_images_queue() {
-        let idle = found(&[("detect", 30.0), ("queue", 0.1)], "cpu", 1.0, 1).expect("a bottleneck");
+        let idle = bottleneck_of(&[("detect", 30.0), ("queue", 0.1)], "cpu", 1.0, 1).expect("a bottleneck");
         assert!(idle.resource == "concurrency" && idle.why.contains("1 in flight"), "{idle:?}");
-        let contended = found(&[("detect", 30.0), ("queue", 60.0)], "cpu", 1.0, 8).expect("a bottleneck");
+        let contended =
+            bottleneck_of(&[("detect", 30.0), ("queue", 60.0)], "cpu", 1.0, 8).expect("a bottleneck");
         assert!(contended.resource == "cpu" && contended.why.contains("other processes"), "{contended:?}");
-        assert_eq!(found(&[("queue", 1.0)], "cpu", 1.0, 8), None);
+        assert_eq!(bottleneck_of(&[("queue", 1.0)], "cpu", 1.0, 8), None);
     }
 
     fn sample() -> Sample {
         Sample {
-            took: Duration::from_millis(7),
+            duration: Duration::from_millis(7),
             faces: 2,
             stages: BTreeMap::from([("detect", Duration::from_millis(5))]),
         }
@@ -364,32 +370,32 @@ mod tests {
     #[tokio::test]
     async fn round_keeps_fixed_number_of_requests_in_flight() {
         let (current, max) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let once = |_| async {
+        let run_once = |_| async {
             max.fetch_max(current.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             tokio::task::yield_now().await;
             current.fetch_sub(1, Ordering::SeqCst);
             Ok(sample())
         };
-        assert_eq!(round(once, 20, 4, || None).await.results.len(), 20);
+        assert_eq!(run_round(run_once, 20, 4, || None).await.results.len(), 20);
         assert_eq!(max.load(Ordering::SeqCst), 4);
     }
 
     #[test]
-    fn iteration_starts_at_last_answer_of_previous_iteration() {
+    fn iteration_starts_at_last_result_of_previous_iteration() {
         let at =
             |ms, ok: bool| (Duration::from_millis(ms), if ok { Ok(sample()) } else { Err("no".to_owned()) });
         let results =
             vec![at(10, true), at(20, true), at(25, true), at(50, false), at(51, false), at(60, false)];
         let round = Round { results, wall: Duration::from_millis(60), cpu: Some(0.1) };
-        let mut tally = Tally::default();
-        tally.add(round, 2, &Counts::default());
+        let mut totals = Totals::default();
+        totals.add(round, 2, &Counts::default());
         assert_eq!(
-            tally.per_image,
+            totals.per_image,
             [10.0, 30.0],
             "failures count neither as images nor as separate iterations"
         );
-        assert_eq!((tally.latencies.len(), tally.failed, tally.faces), (3, 3, 6));
-        assert_eq!(tally.errors["no"], 3);
-        assert_eq!(tally.stages["detect"], Duration::from_millis(15));
+        assert_eq!((totals.latencies.len(), totals.failed, totals.faces), (3, 3, 6));
+        assert_eq!(totals.errors["no"], 3);
+        assert_eq!(totals.stages["detect"], Duration::from_millis(15));
     }
 }

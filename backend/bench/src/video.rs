@@ -6,7 +6,7 @@ use crate::video::run::{MemorySample, Resident, Run, SideRuns, Usage};
 use crate::{BenchTarget, Device, Process, Side, Spread, System};
 use anyhow::Context;
 use pipeline::VideoOptions;
-use run::{Runs, analyze, decode, seconds_of};
+use run::{Runs, analyze, decode, video_seconds};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use video::{Decoder, Index, Sampling};
 
-/// What is measured, and how often.
+/// The measured file and samplings, and the number of rounds.
 #[derive(Clone, Debug)]
 pub struct VideoPlan {
     pub file: PathBuf,
@@ -35,9 +35,9 @@ impl VideoPlan {
 
 /// Measures every sampling in rounds. A round decodes the frames of a sampling without an analysis,
 /// and analyses them on every side. The order changes between rounds, so that other load on the
-/// machine affects everything equally. If `decoder` has GPUs, only the side of the GPU uses them.
-/// `progress` is called with the name of the next measurement. Also returns what the file reports
-/// about itself.
+/// machine affects all measurements equally. If `decoder` has GPUs, only the side of the GPU uses
+/// them. `progress` is called with the name of the next measurement. Also returns the index of the
+/// file.
 ///
 /// # Errors
 /// Fails if the file cannot be opened or decoded. An analysis that fails later is not an error; it
@@ -50,45 +50,45 @@ pub async fn measure_video(
     mut progress: impl FnMut(&str),
 ) -> anyhow::Result<(VideoResults, Index)> {
     let file = plan.open()?;
-    let on_cpu = decoder.without_gpus();
-    let read = on_cpu.clone();
+    let cpu_decoder = decoder.without_gpus();
+    let index_decoder = cpu_decoder.clone();
     // Reads the whole file, so that every later run finds it in the cache of the system.
-    let index = tokio::task::spawn_blocking(move || read.index(&file)).await??;
+    let index = tokio::task::spawn_blocking(move || index_decoder.index(&file)).await??;
     let mut measured: Vec<Runs> = plan.samplings.iter().map(|_| Runs::new(sides.len())).collect();
     for round in 0..plan.warmup + plan.iterations {
         let is_measured = round >= plan.warmup;
         let mut order: Vec<usize> = (0..plan.samplings.len()).collect();
         order.rotate_left(round % plan.samplings.len().max(1));
-        for at in order {
-            let options = VideoOptions { sampling: plan.samplings[at], ..plan.options.clone() };
-            let name = name_of(options.sampling);
+        for sampling_index in order {
+            let options = VideoOptions { sampling: plan.samplings[sampling_index], ..plan.options.clone() };
+            let name = sampling_name(options.sampling);
             progress(&format!("round {}, {name}, decoding", round + 1));
-            let decoded = decode(plan.open()?, &on_cpu, &options, process).await?;
+            let decoded = decode(plan.open()?, &cpu_decoder, &options, process).await?;
             for offset in 0..sides.len() {
                 let number = (offset + round) % sides.len();
                 let side = &sides[number];
                 progress(&format!("round {}, {name}, {}", round + 1, side.key()));
-                let decoder = if side.gpu { decoder } else { &on_cpu };
+                let decoder = if side.gpu { decoder } else { &cpu_decoder };
                 let analyzed = analyze(&side.analyzer, plan.open()?, decoder, &options, process).await;
                 if is_measured {
-                    measured[at].add(number, analyzed, &decoded);
+                    measured[sampling_index].add(number, analyzed, &decoded);
                 }
             }
             if is_measured {
-                measured[at].decoded.push(decoded);
+                measured[sampling_index].decoded.push(decoded);
             }
         }
     }
-    let seconds = seconds_of(&index, &measured);
+    let seconds = video_seconds(&index, &measured);
     let mut reports = BTreeMap::new();
     for (sampling, runs) in plan.samplings.iter().zip(measured) {
-        reports.insert(name_of(*sampling), runs.report(sides, seconds));
+        reports.insert(sampling_name(*sampling), runs.report(sides, seconds));
     }
     Ok((VideoResults::from([("video".to_owned(), reports)]), index))
 }
 
 /// Returns the name of a sampling, as the command line accepts it.
-fn name_of(sampling: Sampling) -> String {
+fn sampling_name(sampling: Sampling) -> String {
     match sampling {
         Sampling::Keyframes => "keyframes".into(),
         Sampling::Fps(fps) => format!("fps={fps}"),
@@ -108,7 +108,7 @@ pub struct VideoReport {
     pub notes: Vec<String>,
 }
 
-/// What was measured.
+/// The plan of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct VideoPlanReport {
     /// Number of measured rounds.
@@ -146,7 +146,7 @@ impl VideoPlanReport {
             height: index.height,
             seconds: index.duration_us.map(|us| us as f64 / 1e6),
             keyframes: index.keyframes_us.len(),
-            ffmpeg: decoder.sandboxed().version.clone(),
+            ffmpeg: decoder.sandbox_info().version.clone(),
             decoder_threads: decoder.config().threads,
         }
     }
@@ -192,11 +192,11 @@ pub struct VideoSide {
 /// CPU seconds per minute of the video.
 #[derive(Clone, Debug, Serialize)]
 pub struct CpuPerMinute {
-    /// Those of this process.
+    /// CPU seconds of this process.
     pub service: f64,
-    /// Those of the decoder's processes.
+    /// CPU seconds of the decoder's processes.
     pub decoder: f64,
-    /// Those of this process by the part of the work.
+    /// CPU seconds of this process by the part of the work.
     pub parts: BTreeMap<&'static str, f64>,
 }
 
@@ -211,7 +211,7 @@ pub struct Decoding {
 impl Runs {
     /// Computes the reports by the keys of the sides. `seconds` is the length of the video.
     fn report(self, sides: &[Side], seconds: f64) -> BTreeMap<String, VideoSide> {
-        let rates: Vec<f64> = self.decoded.iter().map(|decoded| rate(seconds, decoded.took)).collect();
+        let rates: Vec<f64> = self.decoded.iter().map(|decoded| rate(seconds, decoded.duration)).collect();
         let usages: Vec<&Usage> = self.decoded.iter().map(|decoded| &decoded.usage).collect();
         let decoding = Decoding {
             times_real_time: Spread::of(&rates),
@@ -231,14 +231,14 @@ impl SideRuns {
         let usages: Vec<&Usage> = runs.iter().map(|run| &run.usage).collect();
         let memory: Vec<MemorySample> = runs.iter().flat_map(|run| run.usage.memory.clone()).collect();
         let failed: usize = self.errors.values().sum();
-        let wall: f64 = runs.iter().map(|run| run.took.as_secs_f64()).sum();
+        let wall: f64 = runs.iter().map(|run| run.duration.as_secs_f64()).sum();
         let last = runs.last().map(|run| &run.analysis);
         let frames: u64 = runs.iter().map(|run| run.analysis.frames).sum();
         let cpu = per_minute(&usages, seconds);
         let minutes = runs.len() as f64 * seconds / 60.0;
         VideoSide {
-            times_real_time: spread(&|run| rate(seconds, run.took)),
-            seconds: spread(&|run| run.took.as_secs_f64()),
+            times_real_time: spread(&|run| rate(seconds, run.duration)),
+            seconds: spread(&|run| run.duration.as_secs_f64()),
             indexing_seconds: spread(&|run| run.analysis.indexing.as_secs_f64()).map(|spread| spread.median),
             success_rate: runs.len() as f64 / (runs.len() + failed).max(1) as f64,
             analyses: runs.len(),
@@ -251,7 +251,7 @@ impl SideRuns {
             cores_used: cpu.as_ref().map(|cpu| (cpu.service + cpu.decoder) * minutes / wall.max(1e-9)),
             cpu_seconds_per_minute: cpu,
             share_of_decode_limit: spread(&|run| {
-                run.decoding.as_secs_f64() / run.took.as_secs_f64().max(1e-9)
+                run.decoding.as_secs_f64() / run.duration.as_secs_f64().max(1e-9)
             })
             .map(|spread| spread.median),
             decoding,
@@ -262,8 +262,8 @@ impl SideRuns {
     }
 }
 
-fn rate(seconds: f64, took: Duration) -> f64 {
-    seconds / took.as_secs_f64().max(1e-9)
+fn rate(seconds: f64, duration: Duration) -> f64 {
+    seconds / duration.as_secs_f64().max(1e-9)
 }
 
 /// Returns the mean of the runs, or `None` if the system does not report CPU time.

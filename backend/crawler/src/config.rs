@@ -78,13 +78,13 @@ impl Default for Config {
 #[derive(Clone, Debug, Default)]
 pub struct Roots(Arc<[reqwest::Certificate]>);
 
-/// Why a file cannot be used as a list of certificate authorities.
+/// The reason why a file cannot be used as a list of certificate authorities.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RootsError {
     #[error("the file contains no PEM certificate")]
-    None,
+    NoCertificate,
     #[error("the file contains an invalid certificate: {0}")]
-    Bad(String),
+    Invalid(String),
 }
 
 impl Roots {
@@ -94,13 +94,17 @@ impl Roots {
     /// Returns [`RootsError`] if there is no certificate or one is invalid.
     pub fn from_pem(text: &[u8]) -> Result<Self, RootsError> {
         install_crypto_provider();
-        let bad = |error: reqwest::Error| RootsError::Bad(deepest_cause(&error));
-        let certificates = reqwest::Certificate::from_pem_bundle(text).map_err(bad)?;
+        let to_error = |error: reqwest::Error| RootsError::Invalid(deepest_cause(&error));
+        let certificates = reqwest::Certificate::from_pem_bundle(text).map_err(to_error)?;
         if certificates.is_empty() {
-            return Err(RootsError::None);
+            return Err(RootsError::NoCertificate);
         }
         // The certificates are parsed only when a client is built with them.
-        reqwest::Client::builder().no_proxy().tls_certs_only(certificates.clone()).build().map_err(bad)?;
+        reqwest::Client::builder()
+            .no_proxy()
+            .tls_certs_only(certificates.clone())
+            .build()
+            .map_err(to_error)?;
         Ok(Self(certificates.into()))
     }
 

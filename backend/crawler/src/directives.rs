@@ -17,15 +17,16 @@ pub struct Directives {
 }
 
 /// Directives with a value after a colon. The text before that colon is not a user agent.
-const WITH_VALUE: &[&str] = &["unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"];
+const DIRECTIVES_WITH_VALUE: &[&str] =
+    &["unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"];
 
 impl Directives {
     /// Parses header values (with or without a user agent prefix) or `content` values of `<meta>`.
-    /// `agent` is our product token.
+    /// `agent` is the product token of the crawler.
     ///
     /// A prefix applies until the end of its value or the next prefix, because servers join several
-    /// headers with commas. Directives for all agents and directives for our agent are combined.
-    /// Unknown directives are skipped, and so are parts of dates that contain commas.
+    /// headers with commas. Directives for all agents and directives for this agent are combined.
+    /// Unknown directives and parts of dates with commas are skipped.
     pub fn parse<'a>(values: impl IntoIterator<Item = &'a str>, agent: &str) -> Self {
         let mut directives = Self::default();
         for value in values {
@@ -34,7 +35,7 @@ impl Directives {
                 let mut word = part.trim();
                 if let Some((prefix, rest)) = word.split_once(':') {
                     let prefix = prefix.trim();
-                    if WITH_VALUE.iter().any(|d| prefix.eq_ignore_ascii_case(d)) {
+                    if DIRECTIVES_WITH_VALUE.iter().any(|d| prefix.eq_ignore_ascii_case(d)) {
                         continue;
                     }
                     // A colon in the middle of a date ("25 Jun 2010 15:00:00") does not end an
@@ -75,7 +76,7 @@ impl Directives {
     }
 
     /// Returns the directive that forbids the use of images, or `None` if images may be used.
-    pub fn images_denied(&self) -> Option<Reason> {
+    pub fn image_denial(&self) -> Option<Reason> {
         [
             (self.noindex, Reason::Noindex),
             (self.noimageindex, Reason::Noimageindex),
@@ -136,11 +137,11 @@ mod tests {
     }
 
     #[test]
-    fn images_denied_returns_highest_priority_reason() {
+    fn image_denial_returns_highest_priority_reason() {
         let parse = |v: &str| Directives::parse([v], "facecrawl");
-        assert_eq!(parse("nofollow").images_denied(), None);
-        assert_eq!(parse("noimageai").images_denied(), Some(Reason::Noimageai));
-        assert_eq!(parse("noai").union(parse("noindex")).images_denied(), Some(Reason::Noindex));
+        assert_eq!(parse("nofollow").image_denial(), None);
+        assert_eq!(parse("noimageai").image_denial(), Some(Reason::Noimageai));
+        assert_eq!(parse("noai").union(parse("noindex")).image_denial(), Some(Reason::Noindex));
         assert_eq!(parse("none").union(parse("noai")), parse("noindex, nofollow, noai"));
     }
 }

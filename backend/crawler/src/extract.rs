@@ -81,8 +81,8 @@ pub struct Page {
     pub images: Vec<ImageCandidate>,
     /// The page's videos, unique.
     pub videos: Vec<VideoCandidate>,
-    /// Directives from `<meta name=robots>` and `<meta>` elements with our agent's name, including
-    /// those of `srcdoc` documents.
+    /// Directives from `<meta name=robots>` and `<meta>` elements with the crawler's name,
+    /// including those of `srcdoc` documents.
     pub directives: Directives,
     pub canonical: Option<Url>,
     /// Feeds that the page announces (`rel=alternate` with the type of a feed).
@@ -98,9 +98,9 @@ impl Page {
     }
 }
 
-/// Extracts the content of a page. `content_type` is the value of the header, `agent` our product
-/// token, and `recipe` describes the site's markup. Any bytes are accepted. Invalid markup is
-/// parsed as in a browser; unreadable parts are omitted.
+/// Extracts the content of a page. `content_type` is the value of the header, `agent` is the
+/// product token of the crawler, and `recipe` describes the site's markup. Any bytes are accepted.
+/// Invalid markup is parsed as in a browser; unreadable parts are omitted.
 pub fn extract_page(
     html: &[u8],
     url: &Url,
@@ -128,11 +128,11 @@ fn read_documents(html: &str, agent: &str, recipe: Option<&SiteRecipe>) -> Vec<R
     {
         let (mut page, frames) = read_document(&frame.html, agent, recipe, frame.recipe_filter);
         // The limits of a page apply to all its documents together.
-        let rest =
+        let remaining =
             |limit: usize, count: fn(&RawPage) -> usize| limit.saturating_sub(pages.iter().map(count).sum());
-        page.links.truncate(rest(MAX_LINKS, |page| page.links.len()));
-        page.images.truncate(rest(MAX_IMAGES, |page| page.images.len()));
-        page.videos.truncate(rest(MAX_VIDEOS, |page| page.videos.len()));
+        page.links.truncate(remaining(MAX_LINKS, |page| page.links.len()));
+        page.images.truncate(remaining(MAX_IMAGES, |page| page.images.len()));
+        page.videos.truncate(remaining(MAX_VIDEOS, |page| page.videos.len()));
         if depth < MAX_FRAME_DEPTH {
             pending.extend(frames.into_iter().map(|frame| (frame, pages.len(), depth + 1)));
         }

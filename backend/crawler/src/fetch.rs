@@ -30,8 +30,9 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Returns whether the beginning of a file is useful without the rest. Half a robots.txt may
-    /// allow what the rest disallows, and half a playlist looks like a live stream.
+    /// Returns whether the beginning of a file is useful without the rest. The missing part of a
+    /// robots.txt may contain `Disallow` rules. An incomplete playlist looks like that of a live
+    /// stream.
     pub(crate) fn is_useful_in_part(self) -> bool {
         match self {
             Self::Page | Self::Image | Self::SmallSitemap | Self::Sitemap => true,
@@ -89,7 +90,7 @@ pub struct Fetched {
     pub body: Bytes,
     /// Whether the body is incomplete. `Fetcher::fetch` returns such a response only in
     /// [`FetchError::Incomplete`]. It has no validators.
-    pub incomplete: bool,
+    pub is_incomplete: bool,
     /// Every URL that redirected, in order.
     pub redirects: Vec<Url>,
 }
@@ -153,7 +154,7 @@ pub enum FetchError {
     },
 }
 
-/// Why there is no connection.
+/// The reason why no connection was established or kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectError {
     /// The host rejected the connection.

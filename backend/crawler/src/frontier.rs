@@ -32,7 +32,8 @@ const ASSUMED_PAGES: u64 = 2;
 /// Returns the priority of a page; lower values are fetched first. The page is `depth` links away
 /// from a seed. `directory` and `host` are the yields of its directory and its host.
 pub fn priority(depth: i32, directory: Yield, host: Yield) -> i16 {
-    let expected = expected(directory, expected(host, UNKNOWN_HOST_YIELD).min(MAX_INHERITED_YIELD));
+    let inherited = expected_yield(host, UNKNOWN_HOST_YIELD).min(MAX_INHERITED_YIELD);
+    let expected = expected_yield(directory, inherited);
     let penalty =
         YIELD_PENALTIES.iter().find(|(minimum, _)| expected >= *minimum).map_or(0, |(_, penalty)| *penalty);
     depth_priority(depth).saturating_add(i16::try_from(penalty).unwrap_or(0))
@@ -45,7 +46,7 @@ pub fn depth_priority(depth: i32) -> i16 {
 }
 
 /// Returns the expected thousandths of an image on the next page.
-fn expected(counts: Yield, assumed: u64) -> u64 {
+fn expected_yield(counts: Yield, assumed: u64) -> u64 {
     let images = counts.images.saturating_mul(1_000).saturating_add(assumed.saturating_mul(ASSUMED_PAGES));
     images / counts.pages.saturating_add(ASSUMED_PAGES)
 }
@@ -67,11 +68,11 @@ mod tests {
         let high_yield = priority(1, counts(3, 60), NO_PAGES);
         let no_yield = priority(1, counts(30, 0), counts(30, 0));
         assert!(high_yield < unknown && unknown < no_yield);
-        // A page one level deeper with a high yield comes before a page with none. A page two
+        // A page with a high yield, one level deeper, comes before a page with no yield. A page two
         // levels deeper does not.
         assert!(priority(2, counts(3, 60), NO_PAGES) < no_yield);
         assert!(priority(3, counts(3, 60), NO_PAGES) > no_yield);
-        assert!(depth_priority(1) < unknown, "images of a page come before the pages it links to");
+        assert!(depth_priority(1) < unknown, "images of a page come before its linked pages");
     }
 
     #[test]

@@ -12,15 +12,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use url::{Host, Url};
 
-/// Why a URL or an address is forbidden.
+/// The reason why a URL or an address is forbidden.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GuardError {
     /// The scheme, user name, password, port or host is not allowed.
     #[error("the URL is not allowed: {0}")]
     Url(String),
     /// The host is, or resolves to, a forbidden address. The message omits the address and its
-    /// range, so that callers receive no information about the operator's network. [`Self::secret`]
-    /// returns both.
+    /// range, so that callers receive no information about the operator's network.
+    /// [`Self::full_reason`] returns both.
     #[error("the host of the URL has an IP address that is not allowed")]
     Address {
         address: IpAddr,
@@ -31,7 +31,7 @@ pub enum GuardError {
 
 impl GuardError {
     /// Returns the full reason, for the operator's log only.
-    pub fn secret(&self) -> String {
+    pub fn full_reason(&self) -> String {
         match self {
             Self::Url(why) => why.clone(),
             Self::Address { address, range } => format!("{address} ({range})"),
@@ -39,8 +39,8 @@ impl GuardError {
     }
 }
 
-/// Which addresses a connection may reach, depending on its port. The resolver receives only a
-/// name, so the port is checked before.
+/// The addresses that a connection may reach, depending on its port. The resolver receives only a
+/// name, so the port is checked earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressScope {
     /// The port is allowed everywhere: the connection may reach public addresses and allowed
@@ -121,24 +121,24 @@ impl Guard {
         !self.0.allow_private.is_empty()
     }
 
-    /// Checks all addresses of a DNS answer; one forbidden address makes the whole answer
+    /// Checks all addresses of a DNS response; one forbidden address makes the whole response
     /// forbidden. For `localhost`, forbidden addresses are removed instead: an operator who allows
     /// 127.0.0.0/8 may not expect ::1, and only the local system resolves that name.
-    fn check_answer(
+    fn check_dns_response(
         &self,
         name: &str,
-        answer: Vec<IpAddr>,
+        addresses: Vec<IpAddr>,
         scope: AddressScope,
     ) -> Result<Vec<IpAddr>, GuardError> {
         let check = |address: &IpAddr| self.check_scope(*address, scope);
         if name.trim_end_matches('.').eq_ignore_ascii_case("localhost") {
-            let allowed: Vec<IpAddr> = answer.iter().copied().filter(|a| check(a).is_ok()).collect();
+            let allowed: Vec<IpAddr> = addresses.iter().copied().filter(|a| check(a).is_ok()).collect();
             if !allowed.is_empty() {
                 return Ok(allowed);
             }
         }
-        answer.iter().try_for_each(check)?;
-        Ok(answer)
+        addresses.iter().try_for_each(check)?;
+        Ok(addresses)
     }
 
     fn check_scope(&self, address: IpAddr, scope: AddressScope) -> Result<(), GuardError> {
@@ -172,7 +172,7 @@ impl Guard {
 /// in public space but reachable only inside that cloud. Each range is listed as a whole, even if
 /// the registry marks parts of it as globally reachable (protocol anycast). Web sites do not use
 /// those parts.
-const V4: &[(Ipv4Addr, u32, &str)] = &[
+const SPECIAL_V4_RANGES: &[(Ipv4Addr, u32, &str)] = &[
     (Ipv4Addr::new(0, 0, 0, 0), 8, "this network"),
     (Ipv4Addr::new(10, 0, 0, 0), 8, "private use"),
     (Ipv4Addr::new(100, 64, 0, 0), 10, "shared address space"),
@@ -197,10 +197,11 @@ const V4: &[(Ipv4Addr, u32, &str)] = &[
 
 /// The special-purpose IPv6 ranges: first address, prefix length, name. `find_range_v6` forbids all
 /// addresses outside 2000::/3. Ranges outside it are listed only for their names.
-const V6: &[(Ipv6Addr, u32, &str)] = &[
+const SPECIAL_V6_RANGES: &[(Ipv6Addr, u32, &str)] = &[
     (Ipv6Addr::UNSPECIFIED, 128, "unspecified"),
     (Ipv6Addr::LOCALHOST, 128, "loopback"),
-    // NAT64 inside one network (RFC 8215). It is forbidden whatever IPv4 address it contains.
+    // NAT64 inside one network (RFC 8215). It is forbidden regardless of the IPv4 address that it
+    // contains.
     (Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48, "local-use translation"),
     (Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0), 64, "discard only"),
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 32, "Teredo"),
@@ -219,15 +220,20 @@ const V6: &[(Ipv6Addr, u32, &str)] = &[
 /// Returns the name of the special-purpose range that contains the address.
 fn find_range_v4(address: Ipv4Addr) -> Option<&'static str> {
     let bits = address.to_bits();
-    V4.iter().find(|(net, len, _)| (bits ^ net.to_bits()) >> (32 - len) == 0).map(|(_, _, name)| *name)
+    SPECIAL_V4_RANGES
+        .iter()
+        .find(|(net, len, _)| (bits ^ net.to_bits()) >> (32 - len) == 0)
+        .map(|(_, _, name)| *name)
 }
 
 /// Returns the name of the special-purpose range that contains the address, or the IPv4 address
 /// embedded in it.
 fn find_range_v6(address: Ipv6Addr) -> Option<&'static str> {
     let bits = address.to_bits();
-    let range =
-        V6.iter().find(|(net, len, _)| (bits ^ net.to_bits()) >> (128 - len) == 0).map(|(_, _, name)| *name);
+    let range = SPECIAL_V6_RANGES
+        .iter()
+        .find(|(net, len, _)| (bits ^ net.to_bits()) >> (128 - len) == 0)
+        .map(|(_, _, name)| *name);
     if let Some((inner, form, forwards)) = embedded_ipv4(address) {
         // The name of the inner range is more specific. If the inner address is public, the outer
         // form determines the result.
@@ -255,7 +261,7 @@ fn embedded_ipv4(address: Ipv6Addr) -> Option<(Ipv4Addr, &'static str, bool)> {
     })
 }
 
-/// Looks up the addresses of a host name: the system's resolver, or scripted answers in tests.
+/// Looks up the addresses of a host name: the system's resolver, or fixed addresses in tests.
 #[async_trait::async_trait]
 pub trait Lookup: Send + Sync {
     /// Returns all addresses of `name`. The caller treats an empty result as an error.
@@ -289,12 +295,12 @@ impl Resolve for VettedResolver {
         let (guard, lookup, scope) = (self.guard.clone(), self.lookup.clone(), self.scope);
         Box::pin(async move {
             let name = name.as_str();
-            let answer = match lookup.lookup(name).await {
-                Ok(answer) if answer.is_empty() => Err(NoAddress(format!("{name} has no IP address"))),
-                Ok(answer) => Ok(answer),
+            let addresses = match lookup.lookup(name).await {
+                Ok(addresses) if addresses.is_empty() => Err(NoAddress(format!("{name} has no IP address"))),
+                Ok(addresses) => Ok(addresses),
                 Err(error) => Err(NoAddress(format!("{name}: {error}"))),
             }?;
-            let checked: Result<Vec<IpAddr>, GuardError> = guard.check_answer(name, answer, scope);
+            let checked: Result<Vec<IpAddr>, GuardError> = guard.check_dns_response(name, addresses, scope);
             // The client replaces port 0 with the port of the URL.
             let addresses = checked?.into_iter().map(|ip| SocketAddr::new(ip, 0));
             Ok(Box::new(addresses) as Addrs)

@@ -12,8 +12,9 @@ pub const MAX_FILES: usize = 20_000;
 pub const MAX_URL_BYTES: usize = 8 << 20;
 /// Variants with more lines are used only if there is no other variant.
 const MAX_HEIGHT: u64 = 1080;
-/// How the names of codecs for video begin in the attribute `CODECS` (RFC 6381).
-const VIDEO_CODECS: &[&str] = &["avc", "hvc", "hev", "vp0", "vp8", "vp9", "av01", "dvh", "mp4v", "vvc"];
+/// Prefixes of the names of video codecs in the attribute `CODECS` (RFC 6381).
+const VIDEO_CODEC_PREFIXES: &[&str] =
+    &["avc", "hvc", "hev", "vp0", "vp8", "vp9", "av01", "dvh", "mp4v", "vvc"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Playlist {
@@ -96,7 +97,9 @@ fn select_variant(variants: &[VariantStream]) -> Option<&VariantStream> {
 fn has_video(variant: &VariantStream) -> bool {
     variant.resolution.is_some()
         || variant.codecs.as_deref().is_none_or(|codecs| {
-            codecs.split(',').any(|codec| VIDEO_CODECS.iter().any(|video| codec.trim().starts_with(video)))
+            codecs
+                .split(',')
+                .any(|codec| VIDEO_CODEC_PREFIXES.iter().any(|prefix| codec.trim().starts_with(prefix)))
         })
 }
 
@@ -146,18 +149,18 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn read(text: &str) -> Result<Playlist, PlaylistError> {
+    fn parse_text(text: &str) -> Result<Playlist, PlaylistError> {
         parse(text.as_bytes(), &Url::parse("http://site.example/v/list.m3u8").unwrap())
     }
 
-    fn read_files(text: &str) -> Result<Vec<Url>, PlaylistError> {
-        match read(text)? {
+    fn parse_files(text: &str) -> Result<Vec<Url>, PlaylistError> {
+        match parse_text(text)? {
             Playlist::Files(files) => Ok(files.urls().collect()),
             Playlist::Variant(url) => panic!("{url}"),
         }
     }
 
-    fn files(names: &[&str]) -> Result<Vec<Url>, PlaylistError> {
+    fn expected_files(names: &[&str]) -> Result<Vec<Url>, PlaylistError> {
         let url = |name: &&str| Url::parse("http://site.example/v/").unwrap().join(name).unwrap();
         Ok(names.iter().map(url).collect())
     }
@@ -170,7 +173,7 @@ mod tests {
             .iter()
             .map(|s| variant(&format!("BANDWIDTH=9,RESOLUTION={s}"), &format!("{s}.m3u8")))
             .collect();
-        let selected_path = |text: &str| match read(&format!("#EXTM3U\n{text}")) {
+        let selected_path = |text: &str| match parse_text(&format!("#EXTM3U\n{text}")) {
             Ok(Playlist::Variant(url)) => url.path().trim_start_matches("/v/").to_owned(),
             other => panic!("{other:?}"),
         };
@@ -184,35 +187,41 @@ mod tests {
             + &variant("BANDWIDTH=1,CODECS=\"avc1.64001f,mp4a.40.2\"", "video");
         assert_eq!(selected_path(&audio), "video");
         let key = "#EXT-X-SESSION-KEY:METHOD=SAMPLE-AES,URI=\"skd://x\"\n";
-        assert_eq!(read(&format!("#EXTM3U\n{key}{variants}")), Err(PlaylistError::Encrypted));
+        assert_eq!(parse_text(&format!("#EXTM3U\n{key}{variants}")), Err(PlaylistError::Encrypted));
     }
 
     #[test]
     fn lists_playlist_files_in_order_with_init_segments() {
         let list =
-            |body: &str| read_files(&format!("#EXTM3U\n#EXT-X-TARGETDURATION:6\n{body}#EXT-X-ENDLIST\n"));
-        assert_eq!(list("#EXTINF:6,\na.ts\n#EXTINF:6,\n../b.ts?x=1\n"), files(&["a.ts", "../b.ts?x=1"]));
+            |body: &str| parse_files(&format!("#EXTM3U\n#EXT-X-TARGETDURATION:6\n{body}#EXT-X-ENDLIST\n"));
+        assert_eq!(
+            list("#EXTINF:6,\na.ts\n#EXTINF:6,\n../b.ts?x=1\n"),
+            expected_files(&["a.ts", "../b.ts?x=1"])
+        );
         let with_header = "#EXT-X-MAP:URI=\"init.mp4\"\n#EXTINF:6,\n1.m4s\n#EXTINF:6,\n2.m4s\n";
-        assert_eq!(list(with_header), files(&["init.mp4", "1.m4s", "2.m4s"]));
+        assert_eq!(list(with_header), expected_files(&["init.mp4", "1.m4s", "2.m4s"]));
         let ranges = "#EXT-X-MAP:URI=\"all.mp4\",BYTERANGE=\"700@0\"\n#EXTINF:6,\n#EXT-X-BYTERANGE:10@700\nall.mp4\n\
                       #EXTINF:6,\n#EXT-X-BYTERANGE:10\nall.mp4\n";
-        assert_eq!(list(ranges), files(&["all.mp4"]));
-        assert_eq!(list("#EXT-X-KEY:METHOD=NONE\n#EXTINF:6,\na.ts\n"), files(&["a.ts"]));
+        assert_eq!(list(ranges), expected_files(&["all.mp4"]));
+        assert_eq!(list("#EXT-X-KEY:METHOD=NONE\n#EXTINF:6,\na.ts\n"), expected_files(&["a.ts"]));
         let encrypted = "#EXTINF:6,\na.ts\n#EXT-X-KEY:METHOD=AES-128,URI=\"k\"\n#EXTINF:6,\nb.ts\n";
         assert_eq!(list(encrypted), Err(PlaylistError::Encrypted));
         assert_eq!(list(""), Err(PlaylistError::Invalid));
-        assert_eq!(read("#EXTM3U\n"), Err(PlaylistError::Invalid));
+        assert_eq!(parse_text("#EXTM3U\n"), Err(PlaylistError::Invalid));
         assert_eq!(list("#EXTINF:6,\nfile:///etc/passwd\n"), Err(PlaylistError::Invalid));
-        assert_eq!(read("#EXTM3U\n#EXT-X-TARGETDURATION:6\n#EXTINF:6,\na.ts\n"), Err(PlaylistError::Live));
-        assert!(read("no playlist").is_err() && read("").is_err());
+        assert_eq!(
+            parse_text("#EXTM3U\n#EXT-X-TARGETDURATION:6\n#EXTINF:6,\na.ts\n"),
+            Err(PlaylistError::Live)
+        );
+        assert!(parse_text("no playlist").is_err() && parse_text("").is_err());
     }
 
     #[test]
     fn rejects_playlists_over_size_limits() {
         let segments = "#EXTINF:6,\na.ts\n".repeat(MAX_FILES + 1);
         let list = format!("#EXTM3U\n#EXT-X-TARGETDURATION:6\n{segments}#EXT-X-ENDLIST\n");
-        assert_eq!(read(&list), Err(PlaylistError::TooLong));
-        assert_eq!(read(&"\n".repeat(MAX_BYTES + 1)), Err(PlaylistError::TooLong));
+        assert_eq!(parse_text(&list), Err(PlaylistError::TooLong));
+        assert_eq!(parse_text(&"\n".repeat(MAX_BYTES + 1)), Err(PlaylistError::TooLong));
         assert!(is_playlist(b"\xef\xbb\xbf#EXTM3U\n") && !is_playlist(b"#EXTINF"));
     }
 
@@ -230,14 +239,14 @@ mod tests {
             assert!(matches!(list(max_count / 2, segment), Ok(Playlist::Files(_))), "{segment}");
             assert_eq!(list(max_count + 100, segment), Err(PlaylistError::TooLong), "{segment}");
         }
-        // The parts of one file are one address.
+        // Byte ranges of one file have one URL.
         assert!(matches!(list(MAX_FILES, ranges), Ok(Playlist::Files(files)) if files.urls().count() == 1));
     }
 
     proptest::proptest! {
         #[test]
         fn parsing_arbitrary_playlist_does_not_panic(lines in "(#EXTM3U\n)?(#EXT-X-(STREAM-INF|MAP|KEY|BYTERANGE|ENDLIST|TARGETDURATION|MEDIA|SESSION-KEY)(:[A-Z=,\"0-9a-z@]{0,20})?\n|#EXTINF:[0-9.,]{0,4}\n|[a-z/:.?#\u{e4}]{0,8}\n){0,12}") {
-            let _ = read(&lines);
+            let _ = parse_text(&lines);
         }
     }
 }

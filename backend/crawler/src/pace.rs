@@ -1,9 +1,9 @@
 //! Computes the delay between requests to a host: a pure function from response to next delay.
 //!
-//! The delay follows the host's response time. Our requests then occupy at most about half of the
-//! host's time, as with Scrapy's AutoThrottle for one request at a time. The delay shrinks step by
-//! step, and only after successful responses. Errors often arrive fast, and a host in trouble must
-//! not receive requests faster because of them.
+//! The delay follows the host's response time. The crawler's requests then occupy at most about
+//! half of the host's time, as with Scrapy's AutoThrottle for one request at a time. The delay
+//! shrinks step by step, and only after successful responses. Errors often arrive fast, and an
+//! overloaded host must not receive requests faster because of them.
 use std::time::Duration;
 
 /// First pause after a 429 or 503 without `Retry-After`. It doubles with each consecutive one.
@@ -25,7 +25,7 @@ pub struct Pace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestEnd {
     /// The head of a response arrived.
-    Answered {
+    Responded {
         status: u16,
         /// `Retry-After`, as a duration from now.
         retry_after: Option<Duration>,
@@ -36,12 +36,13 @@ pub enum RequestEnd {
     Failed,
 }
 
-/// Limits of the delay. `least`, of the operator or robots.txt, takes precedence over `longest`.
+/// Limits of the delay. `min_delay`, of the operator or robots.txt, takes precedence over
+/// `max_delay`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    pub least: Duration,
+    pub min_delay: Duration,
     /// Maximum delay that a slow host can cause.
-    pub longest: Duration,
+    pub max_delay: Duration,
 }
 
 impl Pace {
@@ -49,15 +50,15 @@ impl Pace {
     /// during which no request is sent to it. `Retry-After` is unchanged; the caller limits it.
     #[must_use]
     pub fn after(self, outcome: RequestEnd, bounds: Bounds) -> (Self, Option<Duration>) {
-        let clamp = |delay: Duration| delay.min(bounds.longest).max(bounds.least);
+        let clamp = |delay: Duration| delay.min(bounds.max_delay).max(bounds.min_delay);
         let doubled_delay = clamp(self.delay.max(INITIAL_DELAY).saturating_mul(2).max(self.delay));
         match outcome {
-            RequestEnd::Answered { status: 429 | 503, retry_after, .. } => {
+            RequestEnd::Responded { status: 429 | 503, retry_after, .. } => {
                 let refusals = self.refusals.saturating_add(1);
                 let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(refusals - 1)).min(MAX_PAUSE);
                 (Self { delay: doubled_delay, refusals }, Some(retry_after.unwrap_or(pause)))
             }
-            RequestEnd::Answered { status, took, .. } => {
+            RequestEnd::Responded { status, took, .. } => {
                 // The delay rises to the response time immediately, and falls by half of the
                 // difference per response.
                 let adjusted = took.max((self.delay + took) / 2);
@@ -79,12 +80,12 @@ mod tests {
     const fn ms(n: u64) -> Duration {
         Duration::from_millis(n)
     }
-    const BOUNDS: Bounds = Bounds { least: ms(100), longest: ms(10_000) };
+    const BOUNDS: Bounds = Bounds { min_delay: ms(100), max_delay: ms(10_000) };
 
     fn response(status: u16, took: u64) -> RequestEnd {
-        RequestEnd::Answered { status, retry_after: None, took: ms(took) }
+        RequestEnd::Responded { status, retry_after: None, took: ms(took) }
     }
-    fn run(start: Pace, outcomes: &[RequestEnd]) -> Vec<u64> {
+    fn delays_after(start: Pace, outcomes: &[RequestEnd]) -> Vec<u64> {
         let step = |pace: &mut Pace, outcome: &RequestEnd| {
             *pace = pace.after(*outcome, BOUNDS).0;
             Some(pace.delay.as_millis() as u64)
@@ -95,23 +96,27 @@ mod tests {
     #[test]
     fn host_delay_follows_response_time() {
         let fast = response(200, 20);
-        assert_eq!(run(Pace::default(), &[fast, fast]), [100, 100], "never faster than the minimum delay");
+        assert_eq!(
+            delays_after(Pace::default(), &[fast, fast]),
+            [100, 100],
+            "never faster than the minimum delay"
+        );
         let slow = response(200, 800);
         assert_eq!(
-            run(Pace::default(), &[slow, slow, fast, fast, fast, fast]),
+            delays_after(Pace::default(), &[slow, slow, fast, fast, fast, fast]),
             [800, 800, 410, 215, 117, 100]
         );
-        assert_eq!(run(Pace::default(), &[response(200, 60_000)]), [10_000]);
+        assert_eq!(delays_after(Pace::default(), &[response(200, 60_000)]), [10_000]);
     }
 
     #[test]
     fn errors_never_shorten_host_delay() {
         let start = Pace { delay: ms(2000), refusals: 0 };
         for status in [400, 403, 404, 410, 500, 502, 504] {
-            assert_eq!(run(start, &[response(status, 1)]), [2000], "{status}");
+            assert_eq!(delays_after(start, &[response(status, 1)]), [2000], "{status}");
         }
-        assert_eq!(run(start, &[RequestEnd::Failed; 3]), [4000, 8000, 10_000]);
-        assert_eq!(run(Pace::default(), &[RequestEnd::Failed]), [250]);
+        assert_eq!(delays_after(start, &[RequestEnd::Failed; 3]), [4000, 8000, 10_000]);
+        assert_eq!(delays_after(Pace::default(), &[RequestEnd::Failed]), [250]);
     }
 
     #[test]
@@ -126,25 +131,25 @@ mod tests {
         assert_eq!(pauses, [Some(5), Some(10), None, Some(20), None, Some(5)]);
         let (_, pause) = Pace { refusals: u32::MAX, ..pace }.after(refused, BOUNDS);
         assert_eq!(pause, Some(MAX_PAUSE));
-        let requested_pause = RequestEnd::Answered { status: 503, retry_after: Some(ms(42)), took: ms(1) };
+        let requested_pause = RequestEnd::Responded { status: 503, retry_after: Some(ms(42)), took: ms(1) };
         assert_eq!(pace.after(requested_pause, BOUNDS).1, Some(ms(42)));
     }
 
     proptest! {
         #[test]
         fn host_delay_stays_in_bounds_for_any_outcome(
-            delay in 0_u64..100_000, refusals: u32, status in 100_u16..600, took in 0_u64..100_000, answer: bool,
-            least in 0_u64..400_000, longest in 0_u64..20_000,
+            delay in 0_u64..100_000, refusals: u32, status in 100_u16..600, took in 0_u64..100_000, has_response: bool,
+            min_delay in 0_u64..400_000, max_delay in 0_u64..20_000,
         ) {
-            let bounds = Bounds { least: ms(least), longest: ms(longest) };
-            let outcome = if answer { response(status, took) } else { RequestEnd::Failed };
+            let bounds = Bounds { min_delay: ms(min_delay), max_delay: ms(max_delay) };
+            let outcome = if has_response { response(status, took) } else { RequestEnd::Failed };
             let (next, pause) = Pace { delay: ms(delay), refusals }.after(outcome, bounds);
-            prop_assert!(next.delay >= bounds.least);
-            prop_assert!(next.delay <= bounds.longest.max(bounds.least));
-            if !answer || !(200..400).contains(&status) {
-                prop_assert!(next.delay >= ms(delay).min(bounds.longest));
+            prop_assert!(next.delay >= bounds.min_delay);
+            prop_assert!(next.delay <= bounds.max_delay.max(bounds.min_delay));
+            if !has_response || !(200..400).contains(&status) {
+                prop_assert!(next.delay >= ms(delay).min(bounds.max_delay));
             }
-            prop_assert_eq!(pause.is_some(), answer && matches!(status, 429 | 503));
+            prop_assert_eq!(pause.is_some(), has_response && matches!(status, 429 | 503));
         }
     }
 }

@@ -3,7 +3,7 @@
 //! followed.
 //!
 //! Every selector is registered twice: for the elements that it matches and, with ` *` appended,
-//! for their descendants. The parser knows where an element ends even without an end tag.
+//! for their descendants. The parser determines the end of an element even without an end tag.
 use crate::scope::matches_entry;
 use cssparser::{Parser, ParserInput, Token};
 use lol_html::html_content::Element;
@@ -59,14 +59,14 @@ pub struct Recipes(Arc<[SiteRecipe]>);
 #[derive(Clone, Debug)]
 pub struct SiteRecipe {
     hosts: Vec<String>,
-    pub(crate) images: Vec<Pick>,
+    pub(crate) images: Vec<ImageSelector>,
     pub(crate) links: Vec<String>,
     pub(crate) drop: Vec<String>,
 }
 
 /// An element or attribute whose images a recipe uses.
 #[derive(Clone, Debug)]
-pub(crate) struct Pick {
+pub(crate) struct ImageSelector {
     selector: String,
     pub(crate) attribute: Option<String>,
 }
@@ -82,7 +82,7 @@ impl Recipes {
     }
 
     /// Returns the first recipe that applies to the host of `url`.
-    pub fn of(&self, url: &Url) -> Option<&SiteRecipe> {
+    pub fn for_url(&self, url: &Url) -> Option<&SiteRecipe> {
         self.0.iter().find(|recipe| recipe.hosts.iter().any(|host| matches_entry(host, url)))
     }
 }
@@ -106,20 +106,20 @@ impl SiteRecipe {
             let validated = |text: &String| validate(text).map_err(|why| to_error(field, text, why));
             list.iter().map(|text| validated(text).map(|()| text.clone())).collect()
         };
-        let picks = recipe.images.iter().map(|text| {
-            let pick = Pick::parse(text);
-            validate(&pick.selector).map_err(|why| to_error("images", text, why)).map(|()| pick)
+        let images = recipe.images.iter().map(|text| {
+            let image = ImageSelector::parse(text);
+            validate(&image.selector).map_err(|why| to_error("images", text, why)).map(|()| image)
         });
         Ok(Self {
             hosts: recipe.hosts.clone(),
-            images: picks.collect::<Result<_, _>>()?,
+            images: images.collect::<Result<_, _>>()?,
             links: selectors("links", &recipe.links)?,
             drop: selectors("drop", &recipe.drop)?,
         })
     }
 }
 
-impl Pick {
+impl ImageSelector {
     fn parse(text: &str) -> Self {
         let is_name =
             |a: &str| !a.is_empty() && a.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_:".contains(&b));
@@ -132,8 +132,8 @@ impl Pick {
     }
 }
 
-/// Returns why a selector cannot be used. A comma-separated list is rejected, because the appended
-/// ` *` would apply only to the last selector of the list.
+/// Returns the reason as an error if a selector cannot be used. A comma-separated list is rejected,
+/// because the appended ` *` would apply only to the last selector of the list.
 fn validate(text: &str) -> Result<(), String> {
     Selector::from_str(text).map_err(|error| format!("is not a valid CSS selector: {error}"))?;
     let mut input = ParserInput::new(text);
@@ -146,10 +146,10 @@ fn validate(text: &str) -> Result<(), String> {
     }
 }
 
-/// The recipe's marks on the current element and on the element that encloses the fragment.
+/// The recipe's marks of the current element and of the element that encloses the fragment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecipeFilter {
-    /// Whether the recipe names any selectors for images, or for links.
+    /// Whether the recipe contains selectors for images, or for links.
     selects_images: bool,
     selects_links: bool,
     /// Marks of the next element. Handlers set them, and `next_element` moves them to `current`.
@@ -223,22 +223,22 @@ pub(super) fn handlers<'h, S: 'h>(
             handlers.push((Cow::Owned(selector), handler));
         }
     };
-    for pick in &recipe.images {
-        match pick.attribute.clone() {
-            Some(name) => add(&pick.selector, Box::new(move |m| m.attributes.push(name.clone()))),
-            None => with_descendants(&pick.selector, |s| add(s, Box::new(|m| m.images = true))),
+    for image in &recipe.images {
+        match image.attribute.clone() {
+            Some(name) => add(&image.selector, Box::new(move |m| m.attributes.push(name.clone()))),
+            None => add_with_descendants(&image.selector, |s| add(s, Box::new(|m| m.images = true))),
         }
     }
     for selector in &recipe.links {
-        with_descendants(selector, |s| add(s, Box::new(|m| m.links = true)));
+        add_with_descendants(selector, |s| add(s, Box::new(|m| m.links = true)));
     }
     for selector in &recipe.drop {
-        with_descendants(selector, |s| add(s, Box::new(|m| m.drop = true)));
+        add_with_descendants(selector, |s| add(s, Box::new(|m| m.drop = true)));
     }
     handlers
 }
 
-fn with_descendants(selector: &str, mut add: impl FnMut(&str)) {
+fn add_with_descendants(selector: &str, mut add: impl FnMut(&str)) {
     add(selector);
     add(&format!("{selector} *"));
 }
@@ -266,11 +266,11 @@ mod tests {
         <a class=next href=page2>on</a><a href=about>about</a><div data-full=4><b style='background:url(5.jpg)'></b></div></main>
         <img src=after.jpg><style>p{background:url(6.jpg)}</style>";
 
-    /// Returns the images and the links of a page, without the site.
-    fn read(html: &str, recipe: Recipe) -> (Vec<String>, Vec<String>) {
+    /// Returns the images and the links of a page, without the origin.
+    fn extract(html: &str, recipe: Recipe) -> (Vec<String>, Vec<String>) {
         let recipes = Recipes::new(&[recipe]).unwrap();
         let url = Url::parse("http://www.site.example/").unwrap();
-        let page = extract_page(html.as_bytes(), &url, Some("text/html"), "facecrawl", recipes.of(&url));
+        let page = extract_page(html.as_bytes(), &url, Some("text/html"), "facecrawl", recipes.for_url(&url));
         let to_path = |url: &Url| url.as_str().trim_start_matches("http://www.site.example/b/").to_owned();
         let links = page.links.iter().map(|link| to_path(&link.url)).collect();
         (page.images.iter().map(|image| to_path(&image.url)).collect(), links)
@@ -278,23 +278,23 @@ mod tests {
 
     #[test]
     fn recipe_limits_extraction_to_its_selectors() {
-        let (images, links) = read(PAGE, recipe(&["ul.photos"], &["a.next"], &[]));
+        let (images, links) = extract(PAGE, recipe(&["ul.photos"], &["a.next"], &[]));
         assert_eq!(images, ["1.jpg", "2.webp", "3.jpg"]);
         assert_eq!(links, ["page2"]);
         let (images, links) =
-            read(PAGE, recipe(&["a.full@href", "div[data-full]@data-full"], &[], &[".ads"]));
+            extract(PAGE, recipe(&["a.full@href", "div[data-full]@data-full"], &[], &[".ads"]));
         assert_eq!(images, ["photo?id=1", "4"]);
         assert_eq!(links, ["photo?id=1", "page2", "about"]);
-        let (images, _) = read(PAGE, recipe(&["main > div"], &[], &[]));
+        let (images, _) = extract(PAGE, recipe(&["main > div"], &[], &[]));
         assert_eq!(images, ["5.jpg"]);
     }
 
     #[test]
     fn recipe_drop_selectors_exclude_content() {
-        let (images, links) = read(PAGE, recipe(&[], &[], &[".ads", "ul", "style", "meta"]));
+        let (images, links) = extract(PAGE, recipe(&[], &[], &[".ads", "ul", "style", "meta"]));
         assert_eq!(images, ["5.jpg", "after.jpg"]);
         assert_eq!(links, ["page2", "about"]);
-        let (images, _) = read(PAGE, recipe(&["main"], &[], &["picture", "noscript"]));
+        let (images, _) = extract(PAGE, recipe(&["main"], &[], &["picture", "noscript"]));
         assert_eq!(images, ["1.jpg", "5.jpg"]);
     }
 
@@ -303,7 +303,7 @@ mod tests {
         let html = "<main><iframe srcdoc='<img src=1.jpg><p class=ads><img src=2.jpg></p><a href=x></a>'></iframe></main>
             <iframe srcdoc='<main><img src=3.jpg></main><img src=4.jpg>'></iframe>
             <div class=ads><iframe srcdoc='<main><img src=5.jpg></main>'></iframe></div>";
-        let (images, links) = read(html, recipe(&["main"], &["nav"], &[".ads"]));
+        let (images, links) = extract(html, recipe(&["main"], &["nav"], &[".ads"]));
         assert_eq!(images, ["http://www.site.example/1.jpg", "http://www.site.example/3.jpg"]);
         assert!(links.is_empty());
     }
@@ -316,12 +316,12 @@ mod tests {
             ("https://a.site.example/", true),
             ("http://other.example/", false),
         ] {
-            assert_eq!(recipes.of(&Url::parse(url).unwrap()).is_some(), applies, "{url}");
+            assert_eq!(recipes.for_url(&Url::parse(url).unwrap()).is_some(), applies, "{url}");
         }
     }
 
     #[test]
-    fn invalid_recipe_error_names_entry_and_cause() {
+    fn invalid_recipe_error_contains_entry_and_cause() {
         let error = |r: &[Recipe]| Recipes::new(r).unwrap_err().to_string();
         let good = recipe(&["img"], &["a[href='x,y']", "a:not(.b)", ".a\\,b"], &[]);
         assert!(Recipes::new(std::slice::from_ref(&good)).is_ok());

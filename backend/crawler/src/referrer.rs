@@ -7,7 +7,7 @@ use url::{Host, Url};
 /// Maximum length in bytes of a URL that is sent. For a longer URL, only the origin is sent.
 const MAX_BYTES: usize = 4096;
 
-/// How much of a page's URL its requests reveal. Stricter policies come first and compare as
+/// The part of a page's URL that its requests reveal. Stricter policies come first and compare as
 /// smaller values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -76,26 +76,26 @@ impl Referrer {
         // Both can fail only for URLs without a host.
         url.set_username("").ok()?;
         url.set_password(None).ok()?;
-        Self { url, policy }.towards(target)
+        Self { url, policy }.for_target(target)
     }
 
     /// Returns the referrer that a request to `target` may send, reduced by the policy.
-    pub(crate) fn towards(self, target: &Url) -> Option<Self> {
-        let same_origin = self.url.origin() == target.origin();
+    pub(crate) fn for_target(self, target: &Url) -> Option<Self> {
+        let is_same_origin = self.url.origin() == target.origin();
         let is_downgrade = is_trustworthy(&self.url) && !is_trustworthy(target);
         let sends_path = match self.policy {
             ReferrerPolicy::NoReferrer => return None,
             ReferrerPolicy::NoReferrerWhenDowngrade | ReferrerPolicy::StrictOrigin if is_downgrade => {
                 return None;
             }
-            ReferrerPolicy::SameOrigin if !same_origin => return None,
-            ReferrerPolicy::StrictOriginWhenCrossOrigin if is_downgrade && !same_origin => return None,
+            ReferrerPolicy::SameOrigin if !is_same_origin => return None,
+            ReferrerPolicy::StrictOriginWhenCrossOrigin if is_downgrade && !is_same_origin => return None,
             ReferrerPolicy::NoReferrerWhenDowngrade
             | ReferrerPolicy::SameOrigin
             | ReferrerPolicy::UnsafeUrl => true,
             ReferrerPolicy::Origin | ReferrerPolicy::StrictOrigin => false,
             ReferrerPolicy::OriginWhenCrossOrigin | ReferrerPolicy::StrictOriginWhenCrossOrigin => {
-                same_origin
+                is_same_origin
             }
         };
         let Self { mut url, policy } = self;
@@ -107,7 +107,7 @@ impl Referrer {
     }
 
     /// Applies the policy of a response that redirects.
-    pub(crate) fn redirected(self, policy: Option<ReferrerPolicy>) -> Self {
+    pub(crate) fn after_redirect(self, policy: Option<ReferrerPolicy>) -> Self {
         Self { policy: policy.unwrap_or(self.policy), ..self }
     }
 
@@ -191,10 +191,10 @@ mod tests {
         let (site, cdn) = (url("https://site.example/i.jpg"), url("https://cdn.example/i.jpg"));
         let page = url("https://site.example/a");
         let first = Referrer::new(&page, ReferrerPolicy::default(), &cdn).unwrap();
-        let next = first.redirected(Some(ReferrerPolicy::UnsafeUrl)).towards(&site).unwrap();
+        let next = first.after_redirect(Some(ReferrerPolicy::UnsafeUrl)).for_target(&site).unwrap();
         assert_eq!(next.as_str(), "https://site.example/");
         let first = Referrer::new(&page, ReferrerPolicy::UnsafeUrl, &site).unwrap();
-        assert_eq!(first.redirected(Some(ReferrerPolicy::SameOrigin)).towards(&cdn), None);
+        assert_eq!(first.after_redirect(Some(ReferrerPolicy::SameOrigin)).for_target(&cdn), None);
     }
 
     #[test]

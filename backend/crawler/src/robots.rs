@@ -19,11 +19,11 @@ pub const MAX_CRAWL_DELAY: Duration = Duration::from_secs(300);
 /// Maximum number of `Sitemap` lines that are kept.
 pub const MAX_SITEMAPS: usize = 1000;
 
-/// The rules of one host for our agent.
+/// The rules of one host for the crawler's agent.
 #[derive(Clone, Debug, Default)]
 pub struct Robots {
     /// Whether the whole host is disallowed, including robots.txt (RFC 9309 2.3.1.4: unreachable).
-    closed: bool,
+    disallows_all: bool,
     rules: Rules,
     crawl_delay: Option<Duration>,
     sitemaps: Vec<Url>,
@@ -50,12 +50,12 @@ enum Line<'a> {
 impl Robots {
     /// Builds the rules from a response. For 2xx, `body` is parsed. 3xx (redirects without a valid
     /// target) and 4xx except 429 allow everything. 429, 5xx and 0 (network error) disallow
-    /// everything. `agent` is our product token.
+    /// everything. `agent` is the crawler's product token.
     pub fn from_response(status: u16, body: &[u8], agent: &str) -> Self {
         match status {
             200..=299 => Self::parse(body, agent),
             300..=428 | 430..=499 => Self::default(),
-            _ => Self { closed: true, ..Self::default() },
+            _ => Self { disallows_all: true, ..Self::default() },
         }
     }
 
@@ -104,7 +104,7 @@ impl Robots {
                         group.delay = group.delay.max(applies.then_some(delay));
                     }
                 }
-                // A `Sitemap` line neither is in a group nor ends one (RFC 9309 2.2.4).
+                // A `Sitemap` line is not in a group and does not end one (RFC 9309 2.2.4).
                 Line::Sitemap(text) => {
                     let url = std::str::from_utf8(text).ok().and_then(|t| crate::urls::parse(t).ok());
                     let url = url.filter(|url| crate::urls::credentials_error(url).is_none());
@@ -118,7 +118,12 @@ impl Robots {
             }
         }
         let group = if own_group.is_named { own_group } else { general_group };
-        Self { closed: group.overflowed, rules: Rules::new(group.rules), crawl_delay: group.delay, sitemaps }
+        Self {
+            disallows_all: group.omits_disallow,
+            rules: Rules::new(group.rules),
+            crawl_delay: group.delay,
+            sitemaps,
+        }
     }
 
     /// Returns whether the URL may be fetched. The longest matching pattern applies. Among patterns
@@ -131,8 +136,8 @@ impl Robots {
     /// compared, which takes a few milliseconds at worst, so the call is safe on an async thread.
     pub fn verdict(&self, url: &Url) -> Verdict {
         let path = &url[Position::BeforePath..Position::AfterQuery];
-        if self.closed || path == "/robots.txt" {
-            return Verdict { allowed: !self.closed, steps: 0 };
+        if self.disallows_all || path == "/robots.txt" {
+            return Verdict { allowed: !self.disallows_all, steps: 0 };
         }
         // A longer URL is never fetched.
         if path.len() > crate::urls::MAX_PARSED_LENGTH {
@@ -163,7 +168,7 @@ struct Group {
     is_named: bool,
     rules: Vec<Rule>,
     /// Whether rules were omitted because of the limit, with at least one `Disallow` among them.
-    overflowed: bool,
+    omits_disallow: bool,
     delay: Option<Duration>,
 }
 
@@ -172,7 +177,7 @@ impl Group {
         if self.rules.len() < MAX_RULES {
             self.rules.push(rule);
         } else {
-            self.overflowed |= !rule.allow;
+            self.omits_disallow |= !rule.allow;
         }
     }
 }
@@ -261,7 +266,7 @@ impl Rule {
         Some(Self { allow, pattern: pattern.into(), is_anchored })
     }
 
-    /// Returns the number of bytes by which the longest match is determined.
+    /// Returns the length in bytes that decides which match is the longest.
     fn length(&self) -> usize {
         self.pattern.len() + usize::from(self.is_anchored)
     }
@@ -348,7 +353,7 @@ impl Rules {
 /// characters unescaped, everything outside printable ASCII escaped, escapes in upper case. `*` and
 /// `$` are escaped unless they are the pattern's own special characters. So `%2A` in a pattern
 /// means the character.
-fn append_canonical(text: &[u8], pattern: bool, out: &mut Vec<u8>) {
+fn append_canonical(text: &[u8], is_pattern: bool, out: &mut Vec<u8>) {
     let mut index = 0;
     while let Some(byte) = text.get(index) {
         if let Some(value) = percent_escape(&text[index..]) {
@@ -361,7 +366,7 @@ fn append_canonical(text: &[u8], pattern: bool, out: &mut Vec<u8>) {
             continue;
         }
         match byte {
-            b'*' if pattern => out.push(b'*'),
+            b'*' if is_pattern => out.push(b'*'),
             byte if byte.is_ascii_graphic() && !matches!(byte, b'*' | b'$') => out.push(*byte),
             byte => escape(*byte, out),
         }

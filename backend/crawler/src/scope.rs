@@ -52,7 +52,7 @@ fn host_without_www(url: &Url) -> Option<&str> {
 fn domain(url: &Url) -> Option<&str> {
     let host = url.host_str()?.trim_end_matches('.');
     match url.host()? {
-        Host::Domain(_) => Some(public_suffix::registrable(host).unwrap_or(host)),
+        Host::Domain(_) => Some(public_suffix::registrable_domain(host).unwrap_or(host)),
         _ => Some(host),
     }
 }

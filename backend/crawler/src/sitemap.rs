@@ -58,7 +58,7 @@ pub struct ImageEntry {
     pub url: Url,
     /// Page or entry that contains the image.
     pub page: Option<Url>,
-    /// `sitemap`, `add_enclosure`, `add_image_version` or `feed` (in an entry's HTML).
+    /// `sitemap`, `enclosure`, `media` or `feed` (in an entry's HTML).
     pub found_in: &'static str,
 }
 
@@ -79,7 +79,7 @@ pub fn parse(body: &[u8], url: &Url) -> Sitemap {
     let mut builder = SitemapBuilder::new(url);
     if is_url(text.trim_start()) {
         for line in text.lines().filter(|line| is_url(line.trim_start())) {
-            builder.page(line, None);
+            builder.add_page(line, None);
         }
     } else {
         read_xml(&text, &mut builder);
@@ -88,8 +88,8 @@ pub fn parse(body: &[u8], url: &Url) -> Sitemap {
 }
 
 /// Returns the local name of the first element of an XML file in lower case. The file may be
-/// compressed with gzip. Returns `None` if the file does not begin like XML.
-pub fn root(body: &[u8]) -> Option<String> {
+/// compressed with gzip. Returns `None` if the file does not begin with `<`.
+pub fn root_element(body: &[u8]) -> Option<String> {
     let head = unpack(body, PACKED_HEAD_BYTES, HEAD_BYTES);
     let (text, _) = charset::decode(&head, None);
     let text = text.trim_start();
@@ -109,7 +109,7 @@ pub fn root(body: &[u8]) -> Option<String> {
 }
 
 /// Returns whether an element of this name is the root of a sitemap or a feed.
-pub fn is_root(name: &str) -> bool {
+pub fn is_sitemap_root(name: &str) -> bool {
     matches!(name, "urlset" | "sitemapindex" | "rss" | "feed" | "rdf")
 }
 
@@ -155,19 +155,19 @@ fn read_xml(text: &str, builder: &mut SitemapBuilder) {
     config.check_end_names = false;
     loop {
         match reader.read_event() {
-            Ok(Event::Start(tag)) => builder.open(&tag),
+            Ok(Event::Start(tag)) => builder.open_element(&tag),
             Ok(Event::Empty(tag)) => {
-                builder.open(&tag);
-                builder.close(tag.local_name().as_ref());
+                builder.open_element(&tag);
+                builder.close_element(tag.local_name().as_ref());
             }
-            Ok(Event::End(tag)) => builder.close(tag.local_name().as_ref()),
-            Ok(Event::Text(piece)) => builder.text(&piece.decode().unwrap_or_default()),
-            Ok(Event::CData(piece)) => builder.text(&piece.decode().unwrap_or_default()),
+            Ok(Event::End(tag)) => builder.close_element(tag.local_name().as_ref()),
+            Ok(Event::Text(piece)) => builder.add_text(&piece.decode().unwrap_or_default()),
+            Ok(Event::CData(piece)) => builder.add_text(&piece.decode().unwrap_or_default()),
             // The parser expands one character reference at a time and no custom entities, so
             // entities cannot multiply the text.
             Ok(Event::GeneralRef(name)) => {
                 let name = name.decode().unwrap_or_default();
-                builder.text(&htmlize::unescape(format!("&{name};")));
+                builder.add_text(&htmlize::unescape(format!("&{name};")));
             }
             Ok(Event::Eof) | Err(_) => return,
             Ok(_) => {}
@@ -237,7 +237,7 @@ impl SitemapBuilder {
         }
     }
 
-    fn open(&mut self, tag: &BytesStart<'_>) {
+    fn open_element(&mut self, tag: &BytesStart<'_>) {
         let name = String::from_utf8_lossy(tag.local_name().as_ref()).into_owned();
         let get = |key: &str| attribute(tag, key);
         let in_entry = self.open_elements.iter().any(|n| is_entry(n));
@@ -310,13 +310,13 @@ impl SitemapBuilder {
         }
     }
 
-    fn text(&mut self, piece: &str) {
+    fn add_text(&mut self, piece: &str) {
         if self.text.len() + piece.len() <= MAX_TEXT {
             self.text.push_str(piece);
         }
     }
 
-    fn close(&mut self, name: &[u8]) {
+    fn close_element(&mut self, name: &[u8]) {
         let name = String::from_utf8_lossy(name).into_owned();
         // An end tag without a start tag closes nothing. An end tag of an outer element also closes
         // the elements inside it.
@@ -327,7 +327,7 @@ impl SitemapBuilder {
         let parent = self.open_elements.last().map(String::as_str).unwrap_or_default();
         match (parent, name.as_str()) {
             ("url", "loc") | ("item", "link") if !text.is_empty() => self.entry.page = Some(text.to_owned()),
-            ("sitemap", "loc") => self.sitemap(text),
+            ("sitemap", "loc") => self.add_sitemap(text),
             ("image", "loc") | ("video", "thumbnail_loc") => {
                 self.entry.images.push((text.to_owned(), "sitemap"))
             }
@@ -354,31 +354,31 @@ impl SitemapBuilder {
 
     fn close_entry(&mut self) {
         let entry = std::mem::take(&mut self.entry);
-        let page = entry.page.and_then(|text| self.page(&text, entry.last_modified));
+        let page = entry.page.and_then(|text| self.add_page(&text, entry.last_modified));
         for (text, found_in) in entry.images {
             if let Some(url) = self.join(&text) {
-                self.image(url, page.clone(), found_in);
+                self.add_image(url, page.clone(), found_in);
             }
         }
         for text in entry.videos {
             if let Some(url) = self.join(&text) {
-                self.video(url, page.clone());
+                self.add_video(url, page.clone());
             }
         }
         for html in entry.html {
             let base = page.as_ref().unwrap_or(&self.base);
             let content = extract_page(html.as_bytes(), base, Some("text/html; charset=utf-8"), "", None);
             for image in content.images {
-                self.image(image.url, page.clone(), "feed");
+                self.add_image(image.url, page.clone(), "feed");
             }
             for video in content.videos {
-                self.video(video.url, page.clone());
+                self.add_video(video.url, page.clone());
             }
         }
     }
 
     /// Adds the page if it is new. Returns its URL in either case.
-    fn page(&mut self, text: &str, last_modified: Option<String>) -> Option<Url> {
+    fn add_page(&mut self, text: &str, last_modified: Option<String>) -> Option<Url> {
         let url = self.join(text)?;
         if self.pages.add(&url, None, &mut self.budget) {
             self.result.pages.push(PageEntry { url: url.clone(), last_modified });
@@ -386,19 +386,19 @@ impl SitemapBuilder {
         Some(url)
     }
 
-    fn image(&mut self, url: Url, page: Option<Url>, found_in: &'static str) {
+    fn add_image(&mut self, url: Url, page: Option<Url>, found_in: &'static str) {
         if self.images.add(&url, page.as_ref().or(Some(&self.base)), &mut self.budget) {
             self.result.images.push(ImageEntry { url, page, found_in });
         }
     }
 
-    fn video(&mut self, url: Url, page: Option<Url>) {
+    fn add_video(&mut self, url: Url, page: Option<Url>) {
         if self.videos.add(&url, page.as_ref().or(Some(&self.base)), &mut self.budget) {
             self.result.videos.push(VideoEntry { url, page });
         }
     }
 
-    fn sitemap(&mut self, text: &str) {
+    fn add_sitemap(&mut self, text: &str) {
         if let Some(url) = self.join(text)
             && self.sitemaps.add(&url, None, &mut self.budget)
         {

@@ -23,7 +23,7 @@ pub const MAX_PARAMETERS: usize = 16;
 pub const MAX_REPEATS: usize = 3;
 
 /// Query parameters that only identify the source of a visitor or the visit itself. Lower case.
-const TRACKING: &[&str] = &[
+const TRACKING_PARAMETERS: &[&str] = &[
     "_ga",
     "_gl",
     "_hsenc",
@@ -51,15 +51,15 @@ const TRACKING: &[&str] = &[
     "yclid",
 ];
 
-/// Query parameters that contain the id of a session, whatever their value is: Java, PHP,
+/// Query parameters that contain the id of a session, regardless of their value: Java, PHP,
 /// osCommerce and its successors, Zen Cart, ColdFusion. Lower case.
-const SESSION: &[&str] =
+const SESSION_PARAMETERS: &[&str] =
     &["cftoken", "jsessionid", "oscadminid", "oscsid", "phpsessid", "xtcsid", "zenadminid", "zenid"];
 /// Query parameters that contain the id of a session if their value looks like one (see
 /// [`looks_like_session_id`]). Some servers use these names for other values. Lower case.
-const POSSIBLE_SESSION: &[&str] = &["sess", "sessid", "session", "session_id", "sessionid", "sid"];
+const POSSIBLE_SESSION_PARAMETERS: &[&str] = &["sess", "sessid", "session", "session_id", "sessionid", "sid"];
 /// Minimum length of the id of a session in characters.
-const MIN_SESSION_ID: usize = 16;
+const MIN_SESSION_ID_CHARS: usize = 16;
 
 /// Parses and normalises a URL: lower-case scheme and host, no default port, no fragment, no dot
 /// segments, no tracking parameters.
@@ -96,8 +96,8 @@ pub fn parse(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// Returns why the URL must not be stored or fetched, if it contains a user name or a password
-/// (RFC 9110 4.2.4). The sentence does not show them.
+/// Returns the reason if the URL must not be stored or fetched because it contains a user name or a
+/// password (RFC 9110 4.2.4). The reason does not contain them.
 pub fn credentials_error(url: &Url) -> Option<&'static str> {
     let has_no_credentials = url.username().is_empty() && url.password().is_none();
     (!has_no_credentials).then_some("it contains a user name or a password")
@@ -153,7 +153,7 @@ pub(crate) fn normalise_checked(url: Url) -> Option<Url> {
     Some(url).filter(is_valid).filter(|url| credentials_error(url).is_none()).map(normalise).filter(is_valid)
 }
 
-/// Returns why the host of a URL is not a valid host name, if it is not. DNS allows at most 253
+/// Returns the reason if the host of a URL is not a valid host name. DNS allows at most 253
 /// characters per name and 63 per label (RFC 1123). The URL parser accepts longer ones.
 pub fn host_error(url: &Url) -> Option<&'static str> {
     let url::Host::Domain(name) = url.host()? else { return None };
@@ -201,8 +201,11 @@ pub fn normalise(mut url: Url) -> Url {
     if let Some(path) = normalise_path(url.path()) {
         url.set_path(&path);
     }
-    let is_cold_fusion = url.query().is_some_and(|query| query.split('&').any(|p| key(p) == "cftoken"));
-    retain_parameters(&mut url, |p| !(is_tracking(p) || is_session(p) || is_cold_fusion && key(p) == "cfid"));
+    let is_cold_fusion =
+        url.query().is_some_and(|query| query.split('&').any(|p| lowercase_name(p) == "cftoken"));
+    retain_parameters(&mut url, |p| {
+        !(is_tracking(p) || is_session(p) || is_cold_fusion && lowercase_name(p) == "cfid")
+    });
     if url.query() == Some("") {
         url.set_query(None);
     }
@@ -275,35 +278,35 @@ pub(crate) fn percent_escape(text: &[u8]) -> Option<u8> {
 }
 
 /// Returns the name of a query parameter in lower case.
-fn key(parameter: &str) -> String {
+fn lowercase_name(parameter: &str) -> String {
     parameter.split('=').next().unwrap_or_default().to_ascii_lowercase()
 }
 
 fn is_tracking(parameter: &str) -> bool {
-    let key = key(parameter);
-    key.starts_with("utm_") || TRACKING.binary_search(&key.as_str()).is_ok()
+    let key = lowercase_name(parameter);
+    key.starts_with("utm_") || TRACKING_PARAMETERS.binary_search(&key.as_str()).is_ok()
 }
 
 fn is_session(parameter: &str) -> bool {
-    let key = key(parameter);
+    let key = lowercase_name(parameter);
     let value = parameter.split_once('=').map_or("", |(_, value)| value);
-    // The rest of this name differs from server to server.
+    // The rest of this name depends on the server.
     key.starts_with("aspsessionid")
-        || SESSION.contains(&key.as_str())
-        || (POSSIBLE_SESSION.contains(&key.as_str()) && looks_like_session_id(value))
+        || SESSION_PARAMETERS.contains(&key.as_str())
+        || (POSSIBLE_SESSION_PARAMETERS.contains(&key.as_str()) && looks_like_session_id(value))
 }
 
 /// Returns whether the value of a parameter looks like the id of a session: at least 16 ASCII
 /// letters and digits, both of them, and nothing else.
 fn looks_like_session_id(value: &str) -> bool {
     let bytes = value.as_bytes();
-    bytes.len() >= MIN_SESSION_ID
+    bytes.len() >= MIN_SESSION_ID_CHARS
         && bytes.iter().all(u8::is_ascii_alphanumeric)
         && bytes.iter().any(u8::is_ascii_digit)
         && bytes.iter().any(u8::is_ascii_alphabetic)
 }
 
-/// How a link's trailing slash is normalised.
+/// The normalisation of a link's trailing slash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrailingSlash {
     /// `/a` and `/a/` are two pages.
@@ -391,7 +394,7 @@ pub fn directory(url: &Url) -> String {
 
 /// Returns the reason if the URL cannot be fetched (`forbidden_url`) or looks like a trap
 /// (`url_too_long`, `path_too_deep`, `repeated_segments`, `too_many_parameters`).
-pub fn trap(url: &Url) -> Option<Reason> {
+pub fn trap_reason(url: &Url) -> Option<Reason> {
     if host_error(url).is_some() {
         return Some(Reason::ForbiddenUrl);
     }

@@ -23,7 +23,7 @@ text_enum! {
     }
 }
 
-/// How the queue treats the jobs of a kind.
+/// The number of attempts and the priority of the jobs of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobSpec {
     /// Number of attempts before a job is discarded.
@@ -37,13 +37,13 @@ impl JobKind {
         let (max_attempts, priority) = match self {
             // A crawl sets the priority of each URL. See `crawler::frontier`.
             Self::ScanPage | Self::ScanImage => (5, 0),
-            // Practically unlimited: a schedule must survive every failure of the database, and
-            // every deleted collection must eventually be erased.
+            // Practically unlimited: a schedule must continue after every failure of the database,
+            // and every deleted collection must eventually be erased.
             Self::StartCrawl | Self::EraseCollection => (i16::MAX, 0),
             // With the waits between them, twelve deliveries take about five hours.
             Self::DeliverWebhook => (12, 0),
-            // A file that ends its worker must not do so forever. Between checkpoints, a video
-            // needs few attempts.
+            // A file that crashes its worker must not be retried forever. Between checkpoints, a
+            // video needs few attempts.
             Self::FetchVideo | Self::ScanVideo => (5, 50),
             // Lower priority than crawls and API calls: a run takes long, and no user waits for it.
             Self::ClusterCollection => (5, 100),

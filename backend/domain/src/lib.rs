@@ -3,8 +3,8 @@
 //!
 //! Each type has one code for the database, JSON, metrics and the command line. The test
 //! `backend/app/tests/it/sources.rs` checks that no other crate writes such a code as a string
-//! literal. Statements in SQL, and a few files in which the same word means something else, are
-//! exceptions.
+//! literal. Exceptions are SQL statements, and a few files in which the same word has another
+//! meaning.
 
 mod jobs;
 mod reason;

@@ -1,4 +1,5 @@
-//! Defines why a page or an image has the state that it has, and how this is explained to people.
+//! Defines the reasons for the states of pages, images and videos, and the explanations that people
+//! read.
 use crate::text_enum::column;
 use std::borrow::Cow;
 use std::fmt;
@@ -6,7 +7,7 @@ use std::str::FromStr;
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $variant:ident = $code:literal, $explanation:literal;)*) => {
-        /// Why a page or an image was not processed, or was processed only in part.
+        /// The reason why a page or an image was not processed, or was processed only in part.
         ///
         /// The code of a reason is stored in the ledgers, counted in metrics, and shown in
         /// responses.
@@ -15,7 +16,7 @@ macro_rules! reasons {
             $($(#[$doc])* $variant,)*
             /// The server responded with this HTTP status. The code is `http_404`.
             Http(u16),
-            /// A code that this version does not know. Another version of the service stored it.
+            /// A code that this version does not define. Another version of the service stored it.
             Other(Box<str>),
         }
 
@@ -57,7 +58,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    // What the crawl must not or need not fetch.
+    // Excluded from the crawl.
     /// The URL has a scheme, host or port that is not allowed.
     ForbiddenUrl = "forbidden_url", "The URL is not allowed";
     ForbiddenAddress = "forbidden_address", "The network address is not allowed";
@@ -77,7 +78,7 @@ reasons! {
     Cancelled = "cancelled", "The crawl was cancelled";
     NotScanned = "not_scanned", "The scan ended before this file";
 
-    // What the network did.
+    // Network failures.
     /// The crawl has to wait. Never stored.
     Later = "later", "The crawl has to wait";
     DnsFailure = "dns_failure", "The host is unknown";
@@ -99,7 +100,7 @@ reasons! {
     /// More redirects than allowed, or a loop.
     TooManyRedirects = "too_many_redirects", "Too many redirects";
 
-    // What the content is.
+    // Content that cannot be processed, or is processed as another kind.
     /// The content is not an HTML page, a sitemap, a feed or an image.
     NotHtml = "not_html", "Not an HTML page";
     /// The content is an image. It was added to the image ledger.
@@ -131,12 +132,12 @@ reasons! {
     CorruptVideo = "corrupt_video", "Damaged video";
     Unreadable = "unreadable", "The file could not be read";
 
-    // What is stored already.
+    // Content that is already stored.
     ExactDuplicate = "exact_duplicate", "The same file is stored";
     NearDuplicate = "near_duplicate", "Another version of the image is stored";
     Superseded = "superseded", "Replaced by a larger version";
 
-    // What was erased.
+    // Erased content.
     SuppressedUrl = "suppressed_url", "The URL was erased and is suppressed";
     SuppressedImage = "suppressed_image", "The image was erased and is suppressed";
     SuppressedVideo = "suppressed_video", "The video was erased and is suppressed";
@@ -144,7 +145,7 @@ reasons! {
     SuppressedPerson = "suppressed_person", "Everyone in it is suppressed";
     FacesSuppressed = "faces_suppressed", "Stored without suppressed faces";
 
-    // What failed inside the service.
+    // Failures inside the service.
     InvalidOption = "invalid_option", "An option of the analysis is invalid";
     /// A model is overloaded, or the memory for pixels is used up.
     Overloaded = "overloaded", "The service is overloaded";

@@ -3,7 +3,7 @@
 use crate::text_enum::text_enum;
 
 text_enum! {
-    /// What a crawl reads.
+    /// The source of a crawl.
     pub enum CrawlKind: "kind of a crawl" {
         /// Pages of the web.
         Web = "web",

@@ -1,10 +1,10 @@
 //! Defines enums whose variants have a text code.
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not a {what}; allowed are {allowed}")]
+#[error("{text:?} is not a {description}; allowed are {allowed}")]
 pub struct UnknownCode {
-    /// What the enum describes: `state of a crawl`.
-    pub what: &'static str,
+    /// Description of the enum: `state of a crawl`.
+    pub description: &'static str,
     pub text: String,
     /// All codes, separated by commas.
     pub allowed: String,
@@ -18,7 +18,7 @@ pub struct UnknownCode {
 macro_rules! text_enum {
     (
         $(#[$doc:meta])*
-        pub enum $name:ident: $what:literal {
+        pub enum $name:ident: $description:literal {
             $($(#[$variant_doc:meta])* $variant:ident = $code:literal,)*
         }
     ) => {
@@ -46,7 +46,7 @@ macro_rules! text_enum {
 
             fn from_str(text: &str) -> Result<Self, $crate::UnknownCode> {
                 Self::ALL.into_iter().find(|value| value.as_str() == text).ok_or_else(|| $crate::UnknownCode {
-                    what: $what,
+                    description: $description,
                     text: text.to_owned(),
                     allowed: Self::ALL.map(Self::as_str).join(", "),
                 })
@@ -72,7 +72,7 @@ macro_rules! text_enum {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
                 utoipa::openapi::ObjectBuilder::new()
                     .schema_type(utoipa::openapi::Type::String)
-                    .description(Some($what))
+                    .description(Some($description))
                     .enum_values(Some(Self::ALL.map(Self::as_str)))
                     .into()
             }

@@ -116,7 +116,7 @@ impl Precision {
     }
 }
 
-/// `DETECTION_CANVAS`: the shape of the canvas for a detector that takes any size.
+/// `DETECTION_CANVAS`: the shape of the canvas for a detector that accepts any size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DetectionCanvas {
@@ -148,14 +148,15 @@ impl Default for TensorrtConfig {
     }
 }
 
-/// Whether the CPU provider replaces the device of every operation that requests a GPU. Tests use
-/// this replacement to run the device code (sessions, bindings, threads, comparisons) without a
-/// GPU. No environment variable sets this value.
+/// A replacement for the device of every operation that requests a GPU. Tests use it to run the
+/// device code (sessions, bindings, threads, comparisons) without a GPU. No environment variable
+/// sets this value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StandIn {
-    /// Uses real devices.
+pub enum FakeGpu {
+    /// Uses real GPUs.
     #[default]
     None,
+    /// Uses the CPU provider.
     Cpu,
     /// Uses the CPU provider; after the start, every run of an image operation fails.
     Failing,
@@ -175,8 +176,7 @@ pub struct Config {
     pub memory_limit_gb: f64,
     pub gpu_batch_size: usize,
     pub batch_max_delay: Duration,
-    /// Whether the CPU replaces devices, for tests.
-    pub stand_in: StandIn,
+    pub fake_gpu: FakeGpu,
     pub force_gpu_only: bool,
     pub performance_mode: PerformanceMode,
     /// `CPU_SESSIONS`: sessions per model on the CPU; 0 uses all cores.
@@ -184,17 +184,16 @@ pub struct Config {
     /// `CPU_SESSION_THREADS`: number of threads per CPU session, at least 1.
     pub cpu_session_threads: usize,
     pub cpu_backend: CpuBackend,
-    /// `DETECTION_SIZE`: side in pixels of the canvas that warms up a detector with a free input
-    /// size. TensorRT builds its engine for this size.
+    /// `DETECTION_SIZE`: side in pixels of the canvas for the warm-up of a detector that accepts
+    /// any size. TensorRT builds its engine for this size.
     pub detection_size: u32,
-    /// Side in pixels of a second canvas on which the detector sees most images, in addition to
-    /// `detection_size`. Devices prepare both at start.
+    /// Side in pixels of a second canvas that is used for most images. Devices prepare for this
+    /// size and for `detection_size` at start.
     pub second_canvas: Option<u32>,
     pub detection_canvas: DetectionCanvas,
     pub tensorrt: TensorrtConfig,
     /// Maximum number of requests in a model's queue. Background work may occupy at most three
-    /// quarters of it. If the queue is full, requests wait. Callers that check for room first
-    /// receive an error.
+    /// quarters of it. If the queue is full, requests wait.
     pub queue_capacity: usize,
 }
 
@@ -208,7 +207,7 @@ impl Default for Config {
             memory_limit_gb: 8.0,
             gpu_batch_size: 32,
             batch_max_delay: Duration::from_millis(2),
-            stand_in: StandIn::None,
+            fake_gpu: FakeGpu::None,
             force_gpu_only: false,
             performance_mode: PerformanceMode::Throughput,
             cpu_sessions: 0,

@@ -49,7 +49,7 @@ pub(crate) fn find(provider: Provider, id: u32) -> Option<GpuDevice> {
     devices.into_iter().find(|device| device.id == id)
 }
 
-/// What the drivers of a provider report.
+/// The report of the drivers of a provider.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Drivers {
     pub(crate) version: Option<String>,
@@ -68,9 +68,9 @@ pub(crate) fn drivers(provider: Provider) -> Drivers {
     }
 }
 
-/// Sets the gauges `facecrawl_gpu_memory_bytes` and `facecrawl_gpu_utilization`. It queries the
-/// drivers, which takes milliseconds.
-pub fn record() {
+/// Sets the gauges `facecrawl_gpu_memory_bytes` and `facecrawl_gpu_utilization`. This queries the
+/// drivers and takes milliseconds.
+pub fn record_metrics() {
     for device in discover() {
         let label = format!("{}:{}", device.backend, device.id);
         let memory = |state: &'static str, bytes: Option<u64>| {
@@ -90,19 +90,19 @@ pub fn record() {
 /// The driver's files, for machines without NVML.
 const NVIDIA_FILES: &str = "/proc/driver/nvidia";
 
-/// Lists NVIDIA GPUs from the management library, or from the driver's files without it.
+/// Lists NVIDIA GPUs from the management library or, if it is missing, from the driver's files.
 fn nvidia_devices() -> Vec<GpuDevice> {
-    let managed = nvml().map(read_nvml).transpose().unwrap_or_else(|error| {
+    let from_nvml = nvml().map(read_nvml).transpose().unwrap_or_else(|error| {
         tracing::warn!(%error, "failed to query NVIDIA's management library");
         None
     });
-    managed.unwrap_or_else(|| read_nvidia_files(Path::new(NVIDIA_FILES)))
+    from_nvml.unwrap_or_else(|| read_nvidia_files(Path::new(NVIDIA_FILES)))
 }
 
 /// Returns the driver's version, even if the driver lists no GPU.
 fn nvidia_driver() -> Option<String> {
-    let managed = nvml().and_then(|nvml| nvml.sys_driver_version().ok());
-    managed.or_else(|| read_nvidia_version(Path::new(NVIDIA_FILES)))
+    let from_nvml = nvml().and_then(|nvml| nvml.sys_driver_version().ok());
+    from_nvml.or_else(|| read_nvidia_version(Path::new(NVIDIA_FILES)))
 }
 
 fn nvml() -> Option<&'static Nvml> {
@@ -146,7 +146,7 @@ fn read_nvidia_version(root: &Path) -> Option<String> {
 
 fn read_nvidia_files(root: &Path) -> Vec<GpuDevice> {
     let driver = read_nvidia_version(root);
-    folders(&root.join("gpus"))
+    sorted_entries(&root.join("gpus"))
         .iter()
         .filter_map(|gpu| fs::read_to_string(gpu.join("information")).ok())
         .zip(0..)
@@ -172,7 +172,7 @@ fn amd_devices() -> Vec<GpuDevice> {
 
 fn read_amd(root: &Path) -> Vec<GpuDevice> {
     let read = |path: PathBuf| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
-    folders(root)
+    sorted_entries(root)
         .iter()
         // `card0` is a device; `card0-HDMI-A-1` is one of its connectors.
         .filter(|card| {
@@ -202,7 +202,7 @@ fn read_amd(root: &Path) -> Vec<GpuDevice> {
 }
 
 /// Returns the entries of a folder, sorted; empty if the folder cannot be read.
-fn folders(path: &Path) -> Vec<PathBuf> {
+fn sorted_entries(path: &Path) -> Vec<PathBuf> {
     let mut entries: Vec<_> = fs::read_dir(path).into_iter().flatten().flatten().map(|e| e.path()).collect();
     entries.sort();
     entries
@@ -233,7 +233,6 @@ mod tests {
     }
 
     /// Source of a library with NVML's entry points and two devices that report different values.
-    /// The test builds it.
     const LIBRARY: &str = r#"
         #![allow(non_snake_case)]
         use std::ffi::{c_char, c_int, c_uint, c_void};

@@ -34,7 +34,7 @@ impl Provider {
         }
     }
 
-    pub fn on_cpu(self) -> bool {
+    pub fn runs_on_cpu(self) -> bool {
         matches!(self, Self::Cpu | Self::OpenVino)
     }
 
@@ -45,7 +45,7 @@ impl Provider {
     }
 
     /// Returns whether this program was built with the provider.
-    pub fn in_build(self) -> bool {
+    pub fn is_in_build(self) -> bool {
         match self {
             Self::Cpu => true,
             Self::OpenVino => cfg!(feature = "openvino"),
@@ -57,7 +57,7 @@ impl Provider {
     }
 
     /// Returns whether the loaded library was built with the provider. The library must be loaded.
-    pub(crate) fn in_library(self) -> bool {
+    pub(crate) fn is_in_library(self) -> bool {
         match self {
             Self::Cpu => true,
             #[cfg(feature = "openvino")]
@@ -75,8 +75,8 @@ impl Provider {
         }
     }
 
-    /// Returns the providers that `backend` allows, best first. `auto` does not include TensorRT:
-    /// it compiles each model for minutes, so it must be requested by name.
+    /// Returns the providers that `backend` allows, best first. `auto` does not include TensorRT,
+    /// because TensorRT compiles each model for minutes.
     pub fn candidates(backend: GpuBackend) -> &'static [Self] {
         match backend {
             GpuBackend::Auto => &[Self::Cuda, Self::Migraphx, Self::CoreMl],

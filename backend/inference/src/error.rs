@@ -1,4 +1,4 @@
-//! The errors of the start and of single requests.
+//! Errors of the engine's start and of single requests.
 use crate::unavailable::Refusal;
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ pub enum StartError {
         /// What is missing.
         reason: String,
     },
-    /// `FORCE_GPU_ONLY` is set, and an operation that asked for a GPU did not get one.
+    /// `FORCE_GPU_ONLY` is set, and an operation that requests a GPU cannot use one.
     #[error(
         "FORCE_GPU_ONLY is set, but {operation} cannot run on a GPU (GPU_BACKEND={provider})\nreason: {}{}\nwhat to do: {}",
-        .refusal.provider(), .refusal.nearest.message(), .refusal.advice_or_cpu()
+        .refusal.provider(), .refusal.main_reason.message(), .refusal.advice_or_cpu()
     )]
     GpuOnly { operation: &'static str, provider: String, refusal: Box<Refusal> },
 }

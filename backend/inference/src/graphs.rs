@@ -1,9 +1,9 @@
-//! Graphs built in code: the image operations for devices. Their inputs and outputs are read and
-//! written in `image_operations`.
+//! Builds the graphs of the image operations for devices. The module `image_operations` writes
+//! their inputs and reads their outputs.
 //!
-//! Each graph computes what `vision` computes on the CPU, step by step. The same filters
-//! ([`vision::Taps`]) are its inputs, and levels are rounded where the CPU rounds to bytes. The
-//! results are therefore equal, except for the last bit of a float at an exact half.
+//! Each graph performs the same steps as `vision` on the CPU. Its inputs are the same filters
+//! ([`vision::Taps`]), and it rounds levels where the CPU rounds to bytes. The results are
+//! therefore equal, except for the last bit of a float at an exact half.
 //!
 //! Only element-wise operators, `Gather` and row sums are used, in float32. Providers compute
 //! convolutions and matrix products at reduced precision (TF32) by default. No operator reads a
@@ -13,7 +13,7 @@
 //! An image is the input `frame`, bytes `[1, height, width, 3]` of any size.
 use crate::manifest::{Channels, PixelInput};
 use crate::onnx::builder::{Attribute, Axis, Element, Graph};
-use vision::enhance::{AMOUNT, RADIUS};
+use vision::enhance::{BLUR_RADIUS, UNSHARP_AMOUNT};
 use vision::{AxisTaps, Frame, Letterbox, Taps};
 
 /// A small tensor that is an input of a graph besides the image.
@@ -37,13 +37,13 @@ impl Parameter {
     /// Returns the indices and weights of a filter along rows or columns.
     pub fn filter(taps: Taps, axis: PixelAxis) -> [Self; 2] {
         let Taps { count, length, indices, weights } = taps;
-        let spread = match axis {
+        let weights_shape = match axis {
             PixelAxis::Rows => vec![count, length, 1, 1],
             PixelAxis::Columns => vec![count, length, 1],
         };
         [
             Self::Indices { shape: vec![count, length], data: indices },
-            Self::Floats { shape: spread, data: weights },
+            Self::Floats { shape: weights_shape, data: weights },
         ]
     }
 }
@@ -57,63 +57,63 @@ pub enum PixelAxis {
     Columns = 2,
 }
 
-fn frame(graph: &mut Graph) -> &'static str {
-    let sides = [Axis::Fixed(1), Axis::Free("height"), Axis::Free("width"), Axis::Fixed(3)];
-    graph.typed_input(Element::Uint8, "frame", &sides);
+fn add_image_input(graph: &mut Graph) -> &'static str {
+    let sides = [Axis::Fixed(1), Axis::Dynamic("height"), Axis::Dynamic("width"), Axis::Fixed(3)];
+    graph.add_typed_input(Element::Uint8, "frame", &sides);
     "frame"
 }
 
 fn cast(graph: &mut Graph, value: &str, element: Element) -> String {
-    graph.add("Cast", &[value], &[("to", Attribute::Integer(element as i64))])
+    graph.add_node("Cast", &[value], &[("to", Attribute::Integer(element as i64))])
 }
 
 fn gather(graph: &mut Graph, value: &str, indices: &str, axis: i64) -> String {
-    graph.add("Gather", &[value, indices], &[("axis", Attribute::Integer(axis))])
+    graph.add_node("Gather", &[value, indices], &[("axis", Attribute::Integer(axis))])
 }
 
 /// Clips to 0..=255 and rounds half up, as the CPU's code does when it converts to bytes.
-fn levels(graph: &mut Graph, value: &str) -> String {
-    let (low, high, half) = (scalar(graph, 0.0), scalar(graph, 255.0), graph.row(&[0.5]));
-    let clipped = graph.add("Clip", &[value, &low, &high], &[]);
-    let shifted = graph.add("Add", &[&clipped, &half], &[]);
-    graph.add("Floor", &[&shifted], &[])
+fn round_to_levels(graph: &mut Graph, value: &str) -> String {
+    let (low, high, half) = (level_constant(graph, 0.0), level_constant(graph, 255.0), graph.add_row(&[0.5]));
+    let clipped = graph.add_node("Clip", &[value, &low, &high], &[]);
+    let shifted = graph.add_node("Add", &[&clipped, &half], &[]);
+    graph.add_node("Floor", &[&shifted], &[])
 }
 
-fn scalar(graph: &mut Graph, value: f32) -> String {
+fn level_constant(graph: &mut Graph, value: f32) -> String {
     let name = format!("level_{value}");
-    if !graph.has(&name) {
-        graph.floats(&name, &[], &[value]);
+    if !graph.has_constant(&name) {
+        graph.add_floats(&name, &[], &[value]);
     }
     name
 }
 
-/// Declares the inputs of a filter of `count` taps and applies it; the taps are summed in order.
+/// Declares the inputs of a filter with `count` taps and applies it. The taps are added in order.
 /// Bytes are converted to floats only after the gather, so a large image is never stored as floats.
 fn apply_filter(graph: &mut Graph, pixels: &str, (name, count): (&str, usize), axis: PixelAxis) -> String {
     let (indices, weights) = (format!("{name}_at"), format!("{name}_weight"));
     let tap_count = Axis::Fixed(count as i64);
     let length = match axis {
-        PixelAxis::Rows => Axis::Free("filtered_rows"),
-        PixelAxis::Columns => Axis::Free("filtered_columns"),
+        PixelAxis::Rows => Axis::Dynamic("filtered_rows"),
+        PixelAxis::Columns => Axis::Dynamic("filtered_columns"),
     };
-    graph.typed_input(Element::Int32, &indices, &[tap_count, length]);
+    graph.add_typed_input(Element::Int32, &indices, &[tap_count, length]);
     match axis {
-        PixelAxis::Rows => graph.input(&weights, &[tap_count, length, Axis::Fixed(1), Axis::Fixed(1)]),
-        PixelAxis::Columns => graph.input(&weights, &[tap_count, length, Axis::Fixed(1)]),
+        PixelAxis::Rows => graph.add_input(&weights, &[tap_count, length, Axis::Fixed(1), Axis::Fixed(1)]),
+        PixelAxis::Columns => graph.add_input(&weights, &[tap_count, length, Axis::Fixed(1)]),
     }
     let mut sum: Option<String> = None;
     for tap in 0..count {
-        let tap = graph.integer(tap as i64);
-        let at = gather(graph, &indices, &tap, 0);
+        let tap = graph.add_integer(tap as i64);
+        let positions = gather(graph, &indices, &tap, 0);
         let weight = gather(graph, &weights, &tap, 0);
-        let mut pixels_at_tap = gather(graph, pixels, &at, axis as i64);
+        let mut pixels_at_tap = gather(graph, pixels, &positions, axis as i64);
         if pixels == "frame" {
             pixels_at_tap = cast(graph, &pixels_at_tap, Element::Float);
         }
-        let product = graph.add("Mul", &[&pixels_at_tap, &weight], &[]);
+        let product = graph.add_node("Mul", &[&pixels_at_tap, &weight], &[]);
         sum = Some(match sum {
             None => product,
-            Some(sum) => graph.add("Add", &[&sum, &product], &[]),
+            Some(sum) => graph.add_node("Add", &[&sum, &product], &[]),
         });
     }
     sum.expect("a filter has at least one tap")
@@ -126,9 +126,10 @@ pub fn canvas() -> Vec<u8> {
     let mut graph = Graph::new();
     let drawn = draw(&mut graph);
     let bytes = cast(&mut graph, &drawn, Element::Uint8);
-    graph.node("Identity", &[&bytes], "canvas", &[]);
-    let sides = [Axis::Fixed(1), Axis::Free("canvas_height"), Axis::Free("canvas_width"), Axis::Fixed(3)];
-    graph.typed_output(Element::Uint8, "canvas", &sides);
+    graph.add_named_node("Identity", &[&bytes], "canvas", &[]);
+    let sides =
+        [Axis::Fixed(1), Axis::Dynamic("canvas_height"), Axis::Dynamic("canvas_width"), Axis::Fixed(3)];
+    graph.add_typed_output(Element::Uint8, "canvas", &sides);
     graph.encode()
 }
 
@@ -138,17 +139,18 @@ pub fn tensor(input: &PixelInput) -> Vec<u8> {
     let mut graph = Graph::new();
     let mut canvas = draw(&mut graph);
     if input.channels == Channels::Bgr {
-        graph.integers("planes", &[2, 1, 0]);
+        graph.add_integers("planes", &[2, 1, 0]);
         canvas = gather(&mut graph, &canvas, "planes", 3);
     }
     // As in `PixelWriter`, the manifest lists mean and std in the order of the planes.
-    let scale = graph.row(&[0, 1, 2].map(|plane| 1.0 / input.std[plane]));
-    let offset = graph.row(&[0, 1, 2].map(|plane| -input.mean[plane] / input.std[plane]));
-    let scaled = graph.add("Mul", &[&canvas, &scale], &[]);
-    let shifted = graph.add("Add", &[&scaled, &offset], &[]);
-    graph.node("Transpose", &[&shifted], "tensor", &[("perm", Attribute::Integers(&[0, 3, 1, 2]))]);
-    let sides = [Axis::Fixed(1), Axis::Fixed(3), Axis::Free("canvas_height"), Axis::Free("canvas_width")];
-    graph.output("tensor", &sides);
+    let scale = graph.add_row(&[0, 1, 2].map(|plane| 1.0 / input.std[plane]));
+    let offset = graph.add_row(&[0, 1, 2].map(|plane| -input.mean[plane] / input.std[plane]));
+    let scaled = graph.add_node("Mul", &[&canvas, &scale], &[]);
+    let shifted = graph.add_node("Add", &[&scaled, &offset], &[]);
+    graph.add_named_node("Transpose", &[&shifted], "tensor", &[("perm", Attribute::Integers(&[0, 3, 1, 2]))]);
+    let sides =
+        [Axis::Fixed(1), Axis::Fixed(3), Axis::Dynamic("canvas_height"), Axis::Dynamic("canvas_width")];
+    graph.add_output("tensor", &sides);
     graph.encode()
 }
 
@@ -161,24 +163,24 @@ pub fn letterbox_parameters(frame: &Frame, letterbox: &Letterbox) -> Vec<Paramet
 }
 
 fn draw(graph: &mut Graph) -> String {
-    let frame = frame(graph);
+    let frame = add_image_input(graph);
     let rows = apply_filter(graph, frame, ("rows", 2), PixelAxis::Rows);
     let canvas = apply_filter(graph, &rows, ("columns", 2), PixelAxis::Columns);
-    levels(graph, &canvas)
+    round_to_levels(graph, &canvas)
 }
 
 /// Builds the graph that joins `count` tensors `item_0`, `item_1`, … of `[1, 3, height, width]`
 /// into `batch`, `[count, 3, height, width]`.
 pub fn stack(count: usize) -> Vec<u8> {
     let mut graph = Graph::new();
-    let sides = |items| [items, Axis::Fixed(3), Axis::Free("height"), Axis::Free("width")];
+    let sides = |items| [items, Axis::Fixed(3), Axis::Dynamic("height"), Axis::Dynamic("width")];
     let names: Vec<String> = (0..count).map(|item| format!("item_{item}")).collect();
     for name in &names {
-        graph.input(name, &sides(Axis::Fixed(1)));
+        graph.add_input(name, &sides(Axis::Fixed(1)));
     }
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    graph.node("Concat", &names, "batch", &[("axis", Attribute::Integer(0))]);
-    graph.output("batch", &sides(Axis::Fixed(count as i64)));
+    graph.add_named_node("Concat", &names, "batch", &[("axis", Attribute::Integer(0))]);
+    graph.add_output("batch", &sides(Axis::Fixed(count as i64)));
     graph.encode()
 }
 
@@ -190,7 +192,7 @@ pub fn stack(count: usize) -> Vec<u8> {
 pub fn contrast() -> Vec<u8> {
     let mut graph = Graph::new();
     let stretched = stretch(&mut graph);
-    finish(&mut graph, &stretched)
+    encode_enhanced(&mut graph, &stretched)
 }
 
 /// Builds the graph of stretch, upscale and unsharp mask. Inputs: image, gain `[1]`, offset `[1]`,
@@ -205,42 +207,43 @@ pub fn enlargement() -> Vec<u8> {
     let mut graph = Graph::new();
     let stretched = stretch(&mut graph);
     let taller = apply_filter(&mut graph, &stretched, ("upscale_rows", LANCZOS), PixelAxis::Rows);
-    let taller = levels(&mut graph, &taller);
+    let taller = round_to_levels(&mut graph, &taller);
     let larger = apply_filter(&mut graph, &taller, ("upscale_columns", LANCZOS), PixelAxis::Columns);
-    let larger = levels(&mut graph, &larger);
+    let larger = round_to_levels(&mut graph, &larger);
 
-    let blur = 2 * RADIUS + 1;
+    let blur = 2 * BLUR_RADIUS + 1;
     let blurred = apply_filter(&mut graph, &larger, ("blur_columns", blur), PixelAxis::Columns);
     let blurred = apply_filter(&mut graph, &blurred, ("blur_rows", blur), PixelAxis::Rows);
-    let amount = graph.row(&[AMOUNT]);
-    let detail = graph.add("Sub", &[&larger, &blurred], &[]);
-    let detail = graph.add("Mul", &[&detail, &amount], &[]);
-    let sharp = graph.add("Add", &[&larger, &detail], &[]);
-    let sharp = levels(&mut graph, &sharp);
-    finish(&mut graph, &sharp)
+    let amount = graph.add_row(&[UNSHARP_AMOUNT]);
+    let detail = graph.add_node("Sub", &[&larger, &blurred], &[]);
+    let detail = graph.add_node("Mul", &[&detail, &amount], &[]);
+    let sharp = graph.add_node("Add", &[&larger, &detail], &[]);
+    let sharp = round_to_levels(&mut graph, &sharp);
+    encode_enhanced(&mut graph, &sharp)
 }
 
 fn stretch(graph: &mut Graph) -> String {
-    let frame = frame(graph);
-    graph.input("gain", &[Axis::Fixed(1)]);
-    graph.input("offset", &[Axis::Fixed(1)]);
+    let frame = add_image_input(graph);
+    graph.add_input("gain", &[Axis::Fixed(1)]);
+    graph.add_input("offset", &[Axis::Fixed(1)]);
     let values = cast(graph, frame, Element::Float);
-    let scaled = graph.add("Mul", &[&values, "gain"], &[]);
-    let moved = graph.add("Add", &[&scaled, "offset"], &[]);
-    levels(graph, &moved)
+    let scaled = graph.add_node("Mul", &[&values, "gain"], &[]);
+    let shifted = graph.add_node("Add", &[&scaled, "offset"], &[]);
+    round_to_levels(graph, &shifted)
 }
 
-fn finish(graph: &mut Graph, value: &str) -> Vec<u8> {
+fn encode_enhanced(graph: &mut Graph, value: &str) -> Vec<u8> {
     let bytes = cast(graph, value, Element::Uint8);
-    graph.node("Identity", &[&bytes], "enhanced", &[]);
-    let sides = [Axis::Fixed(1), Axis::Free("enhanced_height"), Axis::Free("enhanced_width"), Axis::Fixed(3)];
-    graph.typed_output(Element::Uint8, "enhanced", &sides);
+    graph.add_named_node("Identity", &[&bytes], "enhanced", &[]);
+    let sides =
+        [Axis::Fixed(1), Axis::Dynamic("enhanced_height"), Axis::Dynamic("enhanced_width"), Axis::Fixed(3)];
+    graph.add_typed_output(Element::Uint8, "enhanced", &sides);
     graph.encode()
 }
 
-/// The rows of the output; each contains one value per row of the image.
+/// The sums that the graph of the statistics computes for each row of the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Row {
+pub enum RowSum {
     /// Sum of grey levels.
     Grey = 0,
     /// Sum of squared distances from the row's mean.
@@ -255,94 +258,94 @@ pub enum Row {
     Clipped = 5,
 }
 
-impl Row {
+impl RowSum {
     pub const COUNT: usize = 6;
 }
 
 /// Builds the graph of the statistics. Inputs: image, the rows above and below each row (`[height]`
 /// each), the columns left and right of each column (`[width]` each). Neighbours are reflected at
-/// the border (reflect-101). Output: `sums`, floats `[6, height]` in the order of [`Row`].
+/// the border (reflect-101). Output: `sums`, floats `[6, height]` in the order of [`RowSum`].
 ///
 /// A float32 sum over a whole image would lose precision. Over one row it keeps six digits, and the
 /// host adds the rows in 64 bits. Grey levels, Laplacian and gradients are whole numbers below 2²⁴
 /// and therefore exact.
 pub fn statistics() -> Vec<u8> {
-    let mut graph = Graph::new();
-    let frame = frame(&mut graph);
+    let graph = &mut Graph::new();
+    let frame = add_image_input(graph);
     for (name, side) in [("above", "height"), ("below", "height"), ("left", "width"), ("right", "width")] {
-        graph.typed_input(Element::Int32, name, &[Axis::Free(side)]);
+        graph.add_typed_input(Element::Int32, name, &[Axis::Dynamic(side)]);
     }
-    let g = &mut graph;
-    let grey = grey(g, frame);
-    let (above, below) = (gather(g, &grey, "above", 1), gather(g, &grey, "below", 1));
-    let (left, right) = (gather(g, &grey, "left", 2), gather(g, &grey, "right", 2));
-    let two = g.row(&[2.0]);
+    let grey = grey(graph, frame);
+    let (above, below) = (gather(graph, &grey, "above", 1), gather(graph, &grey, "below", 1));
+    let (left, right) = (gather(graph, &grey, "left", 2), gather(graph, &grey, "right", 2));
+    let two = graph.add_row(&[2.0]);
 
-    let vertical = g.add("Add", &[&above, &below], &[]);
-    let horizontal = g.add("Add", &[&left, &right], &[]);
-    let neighbours = g.add("Add", &[&vertical, &horizontal], &[]);
-    let four = g.row(&[4.0]);
-    let middle = g.add("Mul", &[&grey, &four], &[]);
-    let laplacian = g.add("Sub", &[&neighbours, &middle], &[]);
+    let vertical = graph.add_node("Add", &[&above, &below], &[]);
+    let horizontal = graph.add_node("Add", &[&left, &right], &[]);
+    let neighbours = graph.add_node("Add", &[&vertical, &horizontal], &[]);
+    let four = graph.add_row(&[4.0]);
+    let middle = graph.add_node("Mul", &[&grey, &four], &[]);
+    let laplacian = graph.add_node("Sub", &[&neighbours, &middle], &[]);
 
     // Sobel is separable: smooth along one axis, difference along the other.
-    let doubled = g.add("Mul", &[&grey, &two], &[]);
-    let smooth = g.add("Add", &[&vertical, &doubled], &[]);
-    let (a, b) = (gather(g, &smooth, "right", 2), gather(g, &smooth, "left", 2));
-    let across = g.add("Sub", &[&a, &b], &[]);
-    let step = g.add("Sub", &[&below, &above], &[]);
-    let (a, b) = (gather(g, &step, "left", 2), gather(g, &step, "right", 2));
-    let sides = g.add("Add", &[&a, &b], &[]);
-    let doubled = g.add("Mul", &[&step, &two], &[]);
-    let down = g.add("Add", &[&sides, &doubled], &[]);
-    let (across, down) = (square(g, &across), square(g, &down));
-    let gradient = g.add("Add", &[&across, &down], &[]);
+    let doubled = graph.add_node("Mul", &[&grey, &two], &[]);
+    let smooth = graph.add_node("Add", &[&vertical, &doubled], &[]);
+    let (a, b) = (gather(graph, &smooth, "right", 2), gather(graph, &smooth, "left", 2));
+    let horizontal_gradient = graph.add_node("Sub", &[&a, &b], &[]);
+    let step = graph.add_node("Sub", &[&below, &above], &[]);
+    let (a, b) = (gather(graph, &step, "left", 2), gather(graph, &step, "right", 2));
+    let sides = graph.add_node("Add", &[&a, &b], &[]);
+    let doubled = graph.add_node("Mul", &[&step, &two], &[]);
+    let vertical_gradient = graph.add_node("Add", &[&sides, &doubled], &[]);
+    let squares = [square(graph, &horizontal_gradient), square(graph, &vertical_gradient)];
+    let gradient = graph.add_node("Add", &[&squares[0], &squares[1]], &[]);
 
     let axes = [("axes", Attribute::Integers(&[2])), ("keepdims", Attribute::Integer(1))];
-    let mean = g.add("ReduceMean", &[&grey], &axes);
-    let deviation = g.add("Sub", &[&grey, &mean], &[]);
-    let spread = square(g, &deviation);
-    let squares = square(g, &laplacian);
-    let clipped = clipped(g, &grey);
+    let mean = graph.add_node("ReduceMean", &[&grey], &axes);
+    let deviation = graph.add_node("Sub", &[&grey, &mean], &[]);
+    let spread = square(graph, &deviation);
+    let laplacian_squares = square(graph, &laplacian);
+    let clipped = clipped_pixels(graph, &grey);
 
-    g.integers("columns", &[2]);
-    let rows = [&grey, &spread, &laplacian, &squares, &gradient, &clipped];
-    let sums =
-        rows.map(|value| g.add("ReduceSum", &[value, "columns"], &[("keepdims", Attribute::Integer(0))]));
+    graph.add_integers("columns", &[2]);
+    let rows = [&grey, &spread, &laplacian, &laplacian_squares, &gradient, &clipped];
+    let sums = rows.map(|value| {
+        graph.add_node("ReduceSum", &[value, "columns"], &[("keepdims", Attribute::Integer(0))])
+    });
     let sums: Vec<&str> = sums.iter().map(String::as_str).collect();
-    g.node("Concat", &sums, "sums", &[("axis", Attribute::Integer(0))]);
-    g.output("sums", &[Axis::Fixed(Row::COUNT as i64), Axis::Free("height")]);
+    graph.add_named_node("Concat", &sums, "sums", &[("axis", Attribute::Integer(0))]);
+    graph.add_output("sums", &[Axis::Fixed(RowSum::COUNT as i64), Axis::Dynamic("height")]);
     graph.encode()
 }
 
 /// Computes grey levels `[1, height, width]`, exact: BT.601 in 15-bit fixed point, rounded half up,
 /// as OpenCV and `vision` do.
 fn grey(graph: &mut Graph, frame: &str) -> String {
-    let mut sum = graph.row(&[f32::from(1u16 << 14)]);
+    let mut sum = graph.add_row(&[f32::from(1u16 << 14)]);
     for (channel, weight) in [9798.0, 19235.0, 3735.0].into_iter().enumerate() {
-        let channel = graph.integer(channel as i64);
+        let channel = graph.add_integer(channel as i64);
         let bytes = gather(graph, frame, &channel, 3);
         let values = cast(graph, &bytes, Element::Float);
-        let weight = graph.row(&[weight]);
-        let product = graph.add("Mul", &[&values, &weight], &[]);
-        sum = graph.add("Add", &[&sum, &product], &[]);
+        let weight = graph.add_row(&[weight]);
+        let product = graph.add_node("Mul", &[&values, &weight], &[]);
+        sum = graph.add_node("Add", &[&sum, &product], &[]);
     }
-    let shift = graph.row(&[1.0 / f32::from(1u16 << 15)]);
-    let shifted = graph.add("Mul", &[&sum, &shift], &[]);
-    graph.add("Floor", &[&shifted], &[])
+    let shift = graph.add_row(&[1.0 / f32::from(1u16 << 15)]);
+    let shifted = graph.add_node("Mul", &[&sum, &shift], &[]);
+    graph.add_node("Floor", &[&shifted], &[])
 }
 
 /// Returns 1 for whole levels of at most 5 or at least 250, and 0 for all others.
-fn clipped(graph: &mut Graph, grey: &str) -> String {
-    let (low, high) = (scalar(graph, 0.0), scalar(graph, 1.0));
-    let (six, edge) = (graph.row(&[6.0]), graph.row(&[249.0]));
-    let dark = graph.add("Sub", &[&six, grey], &[]);
-    let dark = graph.add("Clip", &[&dark, &low, &high], &[]);
-    let light = graph.add("Sub", &[grey, &edge], &[]);
-    let light = graph.add("Clip", &[&light, &low, &high], &[]);
-    graph.add("Add", &[&dark, &light], &[])
+fn clipped_pixels(graph: &mut Graph, grey: &str) -> String {
+    let (low, high) = (level_constant(graph, 0.0), level_constant(graph, 1.0));
+    let (dark_limit, light_limit) = (graph.add_row(&[6.0]), graph.add_row(&[249.0]));
+    let dark = graph.add_node("Sub", &[&dark_limit, grey], &[]);
+    let dark = graph.add_node("Clip", &[&dark, &low, &high], &[]);
+    let light = graph.add_node("Sub", &[grey, &light_limit], &[]);
+    let light = graph.add_node("Clip", &[&light, &low, &high], &[]);
+    graph.add_node("Add", &[&dark, &light], &[])
 }
 
 fn square(graph: &mut Graph, value: &str) -> String {
-    graph.add("Mul", &[value, value], &[])
+    graph.add_node("Mul", &[value, value], &[])
 }

@@ -1,8 +1,8 @@
-//! The image operations as models: the inputs of a device's graph and the reading of its output.
+//! The image operations as models: creates the inputs of a device's graph and reads its output.
 //! The graphs are in [`crate::graphs`], the CPU's code in [`vision`].
 use crate::Operation;
 use crate::backend::{ImageInput, OutputView};
-use crate::graphs::{Parameter, PixelAxis, Row, letterbox_parameters};
+use crate::graphs::{Parameter, PixelAxis, RowSum, letterbox_parameters};
 use crate::models::Model;
 use std::sync::{Arc, OnceLock};
 use vision::enhance::{Enhanced, Plan};
@@ -46,7 +46,7 @@ impl Model for CanvasModel {
 
     fn image_input<'a>(&self, input: &'a CanvasRequest) -> Option<ImageInput<'a>> {
         let parameters = letterbox_parameters(&input.frame, &input.letterbox);
-        Some(ImageInput { frame: &input.frame, parameters, program: 0 })
+        Some(ImageInput { frame: &input.frame, parameters, graph_index: 0 })
     }
 
     fn read(
@@ -110,7 +110,7 @@ impl Model for EnhancementModel {
             parameters.extend(Parameter::filter(columns, PixelAxis::Columns));
             parameters.extend(Parameter::filter(rows, PixelAxis::Rows));
         }
-        Some(ImageInput { frame, parameters, program: plan.enlarges().into() })
+        Some(ImageInput { frame, parameters, graph_index: plan.enlarges().into() })
     }
 
     fn read(
@@ -148,7 +148,7 @@ impl Model for StatisticsModel {
         let (rows, columns) = (input.height() as usize, input.width() as usize);
         let parameters =
             vec![neighbours(rows, -1), neighbours(rows, 1), neighbours(columns, -1), neighbours(columns, 1)];
-        Some(ImageInput { frame: input, parameters, program: 0 })
+        Some(ImageInput { frame: input, parameters, graph_index: 0 })
     }
 
     fn read(
@@ -160,22 +160,22 @@ impl Model for StatisticsModel {
     ) -> Result<GreyStatistics, String> {
         let (width, height) = (input.width() as usize, input.height() as usize);
         let [output] = outputs else { return Err(format!("{} outputs instead of one", outputs.len())) };
-        if output.shape != [Row::COUNT, height] || output.data.iter().any(|v| !v.is_finite()) {
+        if output.shape != [RowSum::COUNT, height] || output.data.iter().any(|v| !v.is_finite()) {
             return Err(format!("the output {:?} does not contain the sums of {height} rows", output.shape));
         }
-        let row = |row: Row| output.data[row as usize * height..][..height].iter().map(|v| f64::from(*v));
-        let sum = |kind: Row| row(kind).sum::<f64>();
+        let row = |row: RowSum| output.data[row as usize * height..][..height].iter().map(|v| f64::from(*v));
+        let sum = |kind: RowSum| row(kind).sum::<f64>();
         let (length, count) = (width as f64, (width * height) as f64);
-        let mean = sum(Row::Grey) / count;
+        let mean = sum(RowSum::Grey) / count;
         // The sum of squares is the sum within rows plus the sum between row means (Chan 1979).
-        let between_rows: f64 = row(Row::Grey).map(|grey| length * (grey / length - mean).powi(2)).sum();
-        let laplacian = sum(Row::Laplacian) / count;
+        let between_rows: f64 = row(RowSum::Grey).map(|grey| length * (grey / length - mean).powi(2)).sum();
+        let laplacian = sum(RowSum::Laplacian) / count;
         Ok(GreyStatistics {
-            laplacian_variance: (sum(Row::LaplacianSquares) / count - laplacian * laplacian).max(0.0),
-            tenengrad: sum(Row::Gradient) / count,
+            laplacian_variance: (sum(RowSum::LaplacianSquares) / count - laplacian * laplacian).max(0.0),
+            tenengrad: sum(RowSum::Gradient) / count,
             mean,
-            std: ((sum(Row::Spread) + between_rows) / count).sqrt(),
-            clipped: sum(Row::Clipped) / count,
+            std: ((sum(RowSum::Spread) + between_rows) / count).sqrt(),
+            clipped: sum(RowSum::Clipped) / count,
         })
     }
 }
@@ -184,10 +184,10 @@ impl Model for StatisticsModel {
 /// reflected without repeating its pixel (reflect-101). A single pixel is its own neighbour.
 fn neighbours(length: usize, step: i64) -> Parameter {
     let last = length as i64 - 1;
-    let at = |i: i64| {
+    let neighbour = |i: i64| {
         let position = (i + step).abs();
         if position > last { (2 * last - position).max(0) } else { position }
     };
-    let data = (0..=last).map(|i| at(i) as i32).collect();
+    let data = (0..=last).map(|i| neighbour(i) as i32).collect();
     Parameter::Indices { shape: vec![length], data }
 }

@@ -28,11 +28,13 @@ mod unavailable;
 
 pub use batcher::{Priority, Timed};
 pub use config::{Config, CpuBackend, DetectionCanvas, GpuBackend, Operation, PerformanceMode, Precision};
-pub use config::{StandIn, TensorrtConfig};
+pub use config::{FakeGpu, TensorrtConfig};
 pub use devices::GpuDevice;
 pub use engine::{BuiltEngine, build_engines};
 pub use engine::{Detector, DetectorInfo, EmbedderInfo, Engine, ScorerInfo};
-pub use engine::{DeviceFailure, VIDEO_DECODING, VideoPlacement, no_video_decoding, place_video_decoding};
+pub use engine::{
+    DeviceFailure, VIDEO_DECODING, VideoPlacement, missing_ffmpeg_report, place_video_decoding,
+};
 pub use engine::{DeviceTest, SelfTest, TestResult, self_test};
 pub use error::{RunError, StartError};
 pub use fair_queue::{FairQueue, Requester};
@@ -40,7 +42,7 @@ pub use manifest::{Manifest, ModelFamily, ModelFile, ModelKind, OWN_MANIFEST, Pa
 pub use models::Embedding;
 pub use onnx::fp32_model;
 pub use report::{BatchRun, DeviceReport, LoadedModel, OperationReport, ProviderReport};
-pub use unavailable::{Refusal, Unavailable, UnavailableKind, gpu_runtime};
+pub use unavailable::{Refusal, Unavailable, UnavailableKind, gpu_runtime_argument};
 
 pub mod trace {
     //! Targets of the spans that a profile contains. They are `tracing` spans at trace level, so

@@ -1,4 +1,4 @@
-//! `models.toml`: the files of each pack, their sources and the normalisation of their input.
+//! Reads `models.toml`: the files of each pack, their sources and the normalisation of their input.
 mod file;
 
 pub use file::{Accuracy, Channels, ModelFamily, ModelFile, ModelKind, PixelInput, WeightStorage, Wheel};
@@ -17,8 +17,8 @@ pub struct Pack {
     /// The licence text that the operator must accept with `--accept-license`, if there is one.
     pub restricted: Option<String>,
     pub files: Vec<ModelFile>,
-    /// Name of a second, cheaper detector among `files`, for packs whose detector is slow. It takes
-    /// the first look at each image, and decides whether the detector of faces searches the image.
+    /// Name of a second, faster detector among `files`, for packs whose detector is slow. It
+    /// processes each image first and decides whether the detector of faces searches the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_look: Option<String>,
 }
@@ -166,12 +166,12 @@ impl ResolvedPack {
     /// # Errors
     /// Returns one message for each file that is missing or corrupt.
     pub fn verify(pack: &Pack, directory: &Path) -> Result<Self, Vec<String>> {
-        let faults: Vec<String> =
-            pack.files.iter().filter_map(|file| fault(file, &directory.join(&file.file))).collect();
-        if faults.is_empty() {
+        let problems: Vec<String> =
+            pack.files.iter().filter_map(|file| find_problem(file, &directory.join(&file.file))).collect();
+        if problems.is_empty() {
             Ok(Self { pack: pack.clone(), directory: directory.to_owned() })
         } else {
-            Err(faults)
+            Err(problems)
         }
     }
 
@@ -193,8 +193,8 @@ impl ResolvedPack {
     }
 }
 
-/// Returns a description of the fault of the file at `path`, if there is one.
-fn fault(file: &ModelFile, path: &Path) -> Option<String> {
+/// Returns a description of the problem with the file at `path`; `None` if it is valid.
+fn find_problem(file: &ModelFile, path: &Path) -> Option<String> {
     let mut content = match std::fs::File::open(path) {
         Ok(content) => content,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -228,11 +228,11 @@ mod tests {
             let pack = manifest.pack(name).unwrap_or_else(|| panic!("{name} is missing"));
             assert!(pack.file(ModelKind::Detector).is_some(), "{name} has a detector");
             assert!(pack.file(ModelKind::Embedder).is_some(), "{name} has an embedder");
-            let insightface = pack.files.iter().any(|f| f.licence.starts_with("InsightFace"));
+            let has_insightface_file = pack.files.iter().any(|f| f.licence.starts_with("InsightFace"));
             assert_eq!(
                 pack.restricted.is_some(),
-                insightface,
-                "{name}: InsightFace weights ask for consent, others do not"
+                has_insightface_file,
+                "{name}: only InsightFace weights require consent"
             );
             for file in &pack.files {
                 assert!(!file.urls.is_empty() && file.urls.iter().all(|u| u.starts_with("https://")));
@@ -264,13 +264,13 @@ mod tests {
         assert_eq!(research.first_look().unwrap().family, ModelFamily::Yunet);
         assert!(Manifest::builtin().pack("opencv").unwrap().first_look().is_none());
         let text = include_str!("../../../models.toml");
-        let with = |name: &str, value: &str| {
+        let with_first_look = |name: &str, value: &str| {
             let (before, pack) = text.split_once(&format!("name = \"{name}\"")).unwrap();
             let pack = pack.replacen("files =", &format!("first_look = \"{value}\"\nfiles ="), 1);
             Manifest::parse(&format!("{before}name = \"{name}\"{pack}"))
         };
         for wrong in ["mobilefacenet.onnx", "face_detection_yunet_dynamic.onnx", "scrfd_2.5g_bnkps.onnx"] {
-            let error = with("compact", wrong).unwrap_err();
+            let error = with_first_look("compact", wrong).unwrap_err();
             assert!(error.contains("the pack compact") && error.contains(wrong), "{error}");
         }
     }
@@ -292,7 +292,7 @@ mod tests {
             dimensions = 128
             [[pack]]
             name = "own"
-            description = "the built-in detector and an embedder of one's own"
+            description = "the built-in detector and a custom embedder"
             files = ["face_detection_yunet_dynamic.onnx", "own.onnx"]
             "#
         );
@@ -329,9 +329,9 @@ mod tests {
 
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(&pack.files[1].file), b"not a model").unwrap();
-        let faults = ResolvedPack::verify(&pack, folder.path()).unwrap_err();
-        assert_eq!(faults.len(), 2);
-        assert!(faults[0].contains(&format!("{} is missing", pack.files[0].file)), "{}", faults[0]);
-        assert!(faults[1].contains(&format!("{} is corrupt", pack.files[1].file)), "{}", faults[1]);
+        let problems = ResolvedPack::verify(&pack, folder.path()).unwrap_err();
+        assert_eq!(problems.len(), 2);
+        assert!(problems[0].contains(&format!("{} is missing", pack.files[0].file)), "{}", problems[0]);
+        assert!(problems[1].contains(&format!("{} is corrupt", pack.files[1].file)), "{}", problems[1]);
     }
 }

@@ -34,7 +34,7 @@ impl OperationReport {
     /// Adds the reason why the operation did not get a provider.
     pub(crate) fn add_refusal(&mut self, refusal: &Refusal) {
         self.add_reason(refusal.to_string());
-        self.reason_kind.get_or_insert(refusal.nearest.kind.name());
+        self.reason_kind.get_or_insert(refusal.main_reason.kind.name());
         append(&mut self.detail, "\n", refusal.detail.clone());
     }
 }
@@ -46,7 +46,7 @@ fn append(text: &mut Option<String>, separator: &str, addition: String) {
     });
 }
 
-/// A model on a device, with the time and memory of its load.
+/// A model on a device, with the time and memory that loading it took.
 #[derive(Clone, Debug, Serialize)]
 pub struct LoadedModel {
     /// `face_detection`, …
@@ -70,7 +70,7 @@ pub struct LoadedModel {
     pub memory_after: Option<u64>,
 }
 
-/// A load that is being measured, for the log and the report.
+/// A model that is being loaded, with the measurements for the log and the report.
 pub(crate) struct Loading<'a> {
     pub(crate) operation: Operation,
     /// The model's file, or a description if there is no file.
@@ -78,7 +78,7 @@ pub(crate) struct Loading<'a> {
     pub(crate) bytes: usize,
     pub(crate) sessions: usize,
     pub(crate) max_batch: usize,
-    pub(crate) began: Instant,
+    pub(crate) started_at: Instant,
     /// The GPU's state before the load.
     pub(crate) before: Option<GpuDevice>,
 }
@@ -97,13 +97,13 @@ impl Loading<'_> {
             precision: placement.precision(),
             sessions: self.sessions,
             max_batch: self.max_batch,
-            seconds: self.began.elapsed().as_secs_f64(),
+            seconds: self.started_at.elapsed().as_secs_f64(),
             memory_before: memory(&self.before),
             memory_after: memory(&after),
         };
         let megabytes = |bytes: Option<u64>| bytes.map(|bytes| (bytes as f64 / 1e5).round() / 10.0);
-        let how = match placement.provider {
-            provider if provider.on_cpu() => "model loaded and warmed up",
+        let message = match placement.provider {
+            provider if provider.runs_on_cpu() => "model loaded and warmed up",
             _ => "model loaded with GPU acceleration and warmed up",
         };
         tracing::info!(
@@ -119,7 +119,7 @@ impl Loading<'_> {
             gpu_megabytes_before = megabytes(load.memory_before),
             gpu_megabytes_after = megabytes(load.memory_after),
             gpu_megabytes_total = megabytes(after.as_ref().and_then(|device| device.memory_total)),
-            "{how}"
+            "{message}"
         );
         load
     }
@@ -151,7 +151,7 @@ pub struct ProviderReport {
 impl ProviderReport {
     /// Reports whether the program and the library include `provider`. The library must be loaded.
     pub(crate) fn new(provider: Provider) -> Self {
-        Self { name: provider.name(), in_build: provider.in_build(), in_library: provider.in_library() }
+        Self { name: provider.name(), in_build: provider.is_in_build(), in_library: provider.is_in_library() }
     }
 }
 
@@ -175,7 +175,7 @@ impl DeviceReport {
 
     /// Returns whether this program and library support only the CPU.
     pub fn is_cpu_only(&self) -> bool {
-        let on_cpu = |name: &String| Provider::ALL.iter().any(|p| p.on_cpu() && p.name() == name);
+        let on_cpu = |name: &String| Provider::ALL.iter().any(|p| p.runs_on_cpu() && p.name() == name);
         self.backends.iter().all(on_cpu)
     }
 }

@@ -18,13 +18,13 @@ pub struct Runtime {
 
 /// The state of the one library that a process may load.
 enum LibraryState {
-    Empty,
+    NotLoaded,
     Loaded(Runtime),
     /// The library is loaded, but could not be initialised.
     Broken(PathBuf, String),
 }
 
-static LIBRARY: Mutex<LibraryState> = Mutex::new(LibraryState::Empty);
+static LIBRARY: Mutex<LibraryState> = Mutex::new(LibraryState::NotLoaded);
 
 impl Runtime {
     /// Loads the library at `path`; with `None` the library that the system's loader finds. Later
@@ -34,8 +34,8 @@ impl Runtime {
     /// Fails if the library cannot be loaded or initialised, or if a different library is already
     /// loaded. A process can load only one.
     pub fn load(path: Option<&Path>) -> Result<Self, StartError> {
-        let library = locate(path)?;
-        let failed = |reason: String| StartError::Library { path: library.display().to_string(), reason };
+        let library = locate_library(path)?;
+        let load_error = |reason: String| StartError::Library { path: library.display().to_string(), reason };
         let mut state = LIBRARY.lock();
         match &*state {
             LibraryState::Loaded(runtime) if runtime.path == library => return Ok(runtime.clone()),
@@ -44,28 +44,28 @@ impl Runtime {
                     "this process already uses {}; only one library can be loaded per process",
                     runtime.path.display()
                 );
-                return Err(failed(reason));
+                return Err(load_error(reason));
             }
             LibraryState::Broken(path, reason) => {
-                return Err(failed(format!(
+                return Err(load_error(format!(
                     "an earlier attempt to load {} failed: {reason}",
                     path.display()
                 )));
             }
-            LibraryState::Empty => {}
+            LibraryState::NotLoaded => {}
         }
-        // `ort` panics on null pointers; a foreign library must not crash the process.
+        // `ort` panics on null pointers, which a library other than ONNX Runtime may return.
         let builder = match catch_unwind(AssertUnwindSafe(|| ort::init_from(&library))) {
             Ok(Ok(builder)) => builder,
-            Ok(Err(error)) => return Err(failed(out_of_date(&error.to_string()))),
-            Err(_) => return Err(failed("the library does not provide its API".to_owned())),
+            Ok(Err(error)) => return Err(load_error(explain_outdated_library(&error.to_string()))),
+            Err(_) => return Err(load_error("the library does not provide its API".to_owned())),
         };
-        let start = || {
+        let create_environment = || {
             let environment = builder.with_name("facecrawl").with_telemetry(false).build()?;
             environment.set_log_level(log_level());
             Ok::<_, ort::Error>(environment)
         };
-        let environment = match catch_unwind(AssertUnwindSafe(start)) {
+        let environment = match catch_unwind(AssertUnwindSafe(create_environment)) {
             Ok(Ok(environment)) => environment,
             failure => {
                 let reason = match failure {
@@ -75,7 +75,7 @@ impl Runtime {
                     }
                 };
                 *state = LibraryState::Broken(library.clone(), reason.clone());
-                return Err(failed(reason));
+                return Err(load_error(reason));
             }
         };
         let version = version(&library);
@@ -89,9 +89,9 @@ impl Runtime {
         &self.environment
     }
 
-    /// Runs an attempt that may fail and suppresses the library's own error messages, because the
+    /// Runs `attempt`, which may fail, and suppresses the library's own error messages, because the
     /// caller reports the failure. At debug level the messages are logged.
-    pub(crate) fn quietly<T>(&self, attempt: impl FnOnce() -> T) -> T {
+    pub(crate) fn suppress_library_errors<T>(&self, attempt: impl FnOnce() -> T) -> T {
         if tracing::enabled!(target: "ort::logging", tracing::Level::DEBUG) {
             return attempt();
         }
@@ -120,8 +120,8 @@ impl Runtime {
         static LOADED: Mutex<Vec<Provider>> = Mutex::new(Vec::new());
         let names: Vec<&str> = match provider {
             _ if !cfg!(target_os = "linux") => return,
-            Provider::Cuda => CUDA.to_vec(),
-            Provider::Tensorrt => [&CUDA[..], &TENSORRT[..]].concat(),
+            Provider::Cuda => CUDA_LIBRARIES.to_vec(),
+            Provider::Tensorrt => [&CUDA_LIBRARIES[..], &TENSORRT_LIBRARIES[..]].concat(),
             _ => return,
         };
         let mut loaded = LOADED.lock();
@@ -143,13 +143,13 @@ impl Runtime {
 
     /// Returns the providers that both the library and this program were built with.
     pub fn providers(&self) -> Vec<Provider> {
-        Provider::ALL.into_iter().filter(|p| p.in_library()).collect()
+        Provider::ALL.into_iter().filter(|p| p.is_in_library()).collect()
     }
 }
 
 /// Libraries of CUDA, each after the libraries that it depends on. cuDNN and cuFFT find their other
 /// files in their own folder.
-const CUDA: [&str; 8] = [
+const CUDA_LIBRARIES: [&str; 8] = [
     "libcudart",
     "libnvrtc",
     "libnvJitLink",
@@ -159,19 +159,21 @@ const CUDA: [&str; 8] = [
     "libcufft",
     "libcudnn",
 ];
-const TENSORRT: [&str; 3] = ["libnvinfer", "libnvinfer_plugin", "libnvonnxparser"];
+const TENSORRT_LIBRARIES: [&str; 3] = ["libnvinfer", "libnvinfer_plugin", "libnvonnxparser"];
 
 /// Returns the file to load. The file is checked before the loader opens it, because the loader's
 /// message about a folder is unclear, and opening a pipe would block forever.
-fn locate(path: Option<&Path>) -> Result<PathBuf, StartError> {
+fn locate_library(path: Option<&Path>) -> Result<PathBuf, StartError> {
     let Some(path) = path else {
         let name = format!("{}onnxruntime{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
         return Ok(name.into());
     };
-    let failed = |reason: String| StartError::Library { path: path.display().to_string(), reason };
-    let canonical = path.canonicalize().map_err(|e| failed(e.to_string()))?;
+    let load_error = |reason: String| StartError::Library { path: path.display().to_string(), reason };
+    let canonical = path.canonicalize().map_err(|e| load_error(e.to_string()))?;
     if !canonical.is_file() {
-        return Err(failed("the path is not a file; it must be the path of the shared library".to_owned()));
+        return Err(load_error(
+            "the path is not a file; it must be the path of the shared library".to_owned(),
+        ));
     }
     Ok(canonical)
 }
@@ -186,7 +188,7 @@ fn version(path: &Path) -> String {
 }
 
 /// Replaces `ort`'s message about an outdated library with a clearer one; keeps other messages.
-fn out_of_date(text: &str) -> String {
+fn explain_outdated_library(text: &str) -> String {
     let quoted =
         |after: &str| Some(text.split_once(after)?.1.split(['\'', '`']).next()?.trim_end_matches(".x"));
     match (quoted("but got '"), quoted("expected version >= '")) {
@@ -199,8 +201,8 @@ fn out_of_date(text: &str) -> String {
     }
 }
 
-/// Returns the log level for the library. The library formats every message of that level, so the
-/// level follows that of the log.
+/// Returns the log level for the library. It follows the level of the log, because the library
+/// formats every message of its level, even if the message is not logged.
 pub(crate) fn log_level() -> LogLevel {
     if tracing::enabled!(target: "ort::logging", tracing::Level::TRACE) {
         LogLevel::Verbose
@@ -211,11 +213,12 @@ pub(crate) fn log_level() -> LogLevel {
     }
 }
 
-/// Returns the path of `NAME.so.VERSION` in the folder; the last by name if there are several.
+/// Returns the path of `NAME.so.VERSION` in the folder. If there are several, returns the last one
+/// in alphabetical order.
 fn find_library(folder: &Path, name: &str) -> Option<PathBuf> {
-    let start = format!("{name}.so.");
+    let prefix = format!("{name}.so.");
     let has_name =
-        |path: &PathBuf| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&start));
+        |path: &PathBuf| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&prefix));
     std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).filter(has_name).max()
 }
 

@@ -3,7 +3,7 @@
 //! An engine is valid for one model, one GPU, one pair of library versions, one precision and one
 //! range of shapes. The [`EngineKey`] contains all of these, and every key has its own folder, so
 //! an engine that does not match is never loaded. No engine is built at run time, because no input
-//! outside the [`Profile`] reaches it (see [`crate::backend::OnnxModel::limited_to`]).
+//! outside the [`Profile`] reaches it (see [`crate::backend::OnnxModel::with_profile`]).
 use crate::manifest::ModelFile;
 use crate::{Config, GpuDevice, PerformanceMode, TensorrtConfig};
 use sha2::{Digest, Sha256};
@@ -22,8 +22,8 @@ pub struct EngineOptions {
     pub folder: PathBuf,
     /// Whether half precision is allowed where it is faster.
     pub fp16: bool,
-    /// 8-bit computation with the table in the folder: `Some(true)` for TensorRT's own format,
-    /// `Some(false)` for ONNX Runtime's, `None` without 8 bits.
+    /// The format of the calibration table: `Some(true)` for TensorRT's own format, `Some(false)`
+    /// for ONNX Runtime's. `None` disables 8-bit computation.
     pub int8: Option<bool>,
     /// Bytes of memory that the build may use.
     pub workspace: usize,
@@ -80,15 +80,15 @@ impl EngineOptions {
             calibration_sha256: table.as_deref().map(hash),
             profile: source.profile.to_string(),
         };
-        let folder = cache_dir.join(key.folder(source.file.stem()));
-        let failed = |e: std::io::Error| format!("TENSORRT_CACHE_DIR: {}: {e}", folder.display());
-        std::fs::create_dir_all(&folder).map_err(failed)?;
+        let folder = cache_dir.join(key.folder_name(source.file.stem()));
+        let io_error = |e: std::io::Error| format!("TENSORRT_CACHE_DIR: {}: {e}", folder.display());
+        std::fs::create_dir_all(&folder).map_err(io_error)?;
         // ONNX Runtime resolves relative names against the working directory of the run.
-        let folder = folder.canonicalize().map_err(failed)?;
+        let folder = folder.canonicalize().map_err(io_error)?;
         let write = |name: &str, content: &[u8]| std::fs::write(folder.join(name), content);
-        write("key.txt", key.to_string().as_bytes()).map_err(failed)?;
+        write("key.txt", key.to_string().as_bytes()).map_err(io_error)?;
         if let Some(table) = &table {
-            write(TABLE, table).map_err(failed)?;
+            write(TABLE, table).map_err(io_error)?;
         }
         let options = Self {
             fp16: *fp16,
@@ -98,11 +98,11 @@ impl EngineOptions {
             folder,
             is_cached: false,
         };
-        Ok(Self { is_cached: !options.engines().is_empty(), ..options })
+        Ok(Self { is_cached: !options.engine_files().is_empty(), ..options })
     }
 
     /// Returns the engine files in the folder, with their sizes in bytes.
-    pub(crate) fn engines(&self) -> Vec<(PathBuf, u64)> {
+    pub(crate) fn engine_files(&self) -> Vec<(PathBuf, u64)> {
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut engines: Vec<_> = entries
             .filter(|entry| entry.path().extension().is_some_and(|e| e == "engine"))
@@ -143,7 +143,7 @@ fn read_table(path: &Path, file: &ModelFile) -> Result<Vec<u8>, String> {
     std::fs::read(&path).map_err(|e| format!("TENSORRT_CALIBRATION_TABLE: {}: {e}", path.display()))
 }
 
-/// Everything whose change makes an engine invalid.
+/// The properties for which an engine is valid. A change of any of them makes it invalid.
 #[derive(Clone, Debug, PartialEq)]
 struct EngineKey {
     /// SHA-256 of the bytes that are loaded, hex.
@@ -163,7 +163,7 @@ struct EngineKey {
 
 impl EngineKey {
     /// Returns the folder's name: the model's name, for readability, and a hash of the whole key.
-    fn folder(&self, model: &str) -> String {
+    fn folder_name(&self, model: &str) -> String {
         let hash = hex::encode(Sha256::digest(self.to_string().as_bytes()));
         format!("{model}-{}", &hash[..16])
     }
@@ -192,7 +192,7 @@ const LIBRARY: &str = "libnvinfer.so";
 /// loaded.
 pub(crate) fn library_version() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    find_library(&maps).map_or_else(|| "unknown".to_owned(), |path| version_of(&path))
+    find_library(&maps).map_or_else(|| "unknown".to_owned(), |path| library_file_version(&path))
 }
 
 /// Returns the library's file from the process's memory mappings (proc(5): the sixth column).
@@ -206,7 +206,7 @@ fn find_library(maps: &str) -> Option<PathBuf> {
 
 /// Returns the version from a name such as `libnvinfer.so.10.9.0`. Some packages have only
 /// `libnvinfer.so.10`; for these the file's size is added.
-fn version_of(path: &Path) -> String {
+fn library_file_version(path: &Path) -> String {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = real.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let version = name.strip_prefix(LIBRARY).unwrap_or_default().trim_start_matches('.').to_owned();
@@ -216,7 +216,7 @@ fn version_of(path: &Path) -> String {
     }
 }
 
-/// Smallest, best and largest `[items, channels, height, width]` of a model's input.
+/// The smallest, best and largest shape `[items, channels, height, width]` of a model's input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     input: String,
@@ -243,7 +243,7 @@ impl Profile {
         (0..4).all(|axis| (self.min[axis]..=self.max[axis]).contains(&shape[axis]))
     }
 
-    /// Returns smallest, best and largest in the provider's syntax: `input:1x3x640x640`.
+    /// Returns the three shapes in the provider's syntax: `input:1x3x640x640`.
     pub fn ranges(&self) -> [String; 3] {
         [self.min, self.best, self.max]
             .map(|shape| format!("{}:{}", self.input, shape.map(|d| d.to_string()).join("x")))
@@ -297,13 +297,13 @@ mod tests {
             |key| key.calibration_sha256 = Some("ef".repeat(32)),
             |key| key.profile = "min input:1x3x320x320".into(),
         ];
-        let mut folders = vec![key().folder("yunet")];
-        assert_eq!(folders[0], key().folder("yunet"), "the same parts give the same folder");
+        let mut folders = vec![key().folder_name("yunet")];
+        assert_eq!(folders[0], key().folder_name("yunet"), "the same key has the same folder");
         assert!(folders[0].starts_with("yunet-") && folders[0].len() == 22);
         for change in changes {
             let mut changed = key();
             change(&mut changed);
-            folders.push(changed.folder("yunet"));
+            folders.push(changed.folder_name("yunet"));
         }
         let count = folders.len();
         folders.sort();
@@ -312,10 +312,10 @@ mod tests {
     }
 
     #[test]
-    fn engine_profile_covers_exactly_all_buckets() {
+    fn engine_profile_covers_exactly_all_batch_sizes() {
         let profile = Profile::new("input", [3, 640, 640], 32, PerformanceMode::Throughput);
         assert_eq!(profile.ranges(), ["input:1x3x640x640", "input:32x3x640x640", "input:32x3x640x640"]);
-        for items in crate::batcher::buckets(32) {
+        for items in crate::batcher::batch_sizes(32) {
             assert!(profile.contains([items, 3, 640, 640]));
         }
         assert!(!profile.contains([33, 3, 640, 640]));
@@ -348,21 +348,22 @@ mod tests {
         config.tensorrt.workspace_gb = 1.5;
         let plain = EngineOptions::prepare(&config, source(file, &gpu())).unwrap();
         assert!(
-            plain.folder.starts_with(folder.path().canonicalize().unwrap()) && plain.engines().is_empty()
+            plain.folder.starts_with(folder.path().canonicalize().unwrap())
+                && plain.engine_files().is_empty()
         );
         let key_text = std::fs::read_to_string(plain.folder.join("key.txt")).unwrap();
         for part in ["1.31.1", "10.9.0", "NVIDIA A10", "8.6", "fp16", "input:32x3x112x112"] {
-            assert!(key_text.contains(part), "{key_text} lacks {part}");
+            assert!(key_text.contains(part), "{key_text} does not contain {part}");
         }
         assert!(!plain.is_cached);
         std::fs::write(plain.folder.join("x_sm86.engine"), [0; 7]).unwrap();
         assert!(EngineOptions::prepare(&config, source(file, &gpu())).unwrap().is_cached);
-        assert_eq!(plain.engines(), [(plain.folder.join("x_sm86.engine"), 7)]);
+        assert_eq!(plain.engine_files(), [(plain.folder.join("x_sm86.engine"), 7)]);
 
         config.tensorrt.calibration = Some(table.clone());
         let int8 = EngineOptions::prepare(&config, source(file, &gpu())).unwrap();
         assert_ne!(int8.folder, plain.folder);
-        assert_eq!(int8.int8, Some(true), "a table of TensorRT's own");
+        assert_eq!(int8.int8, Some(true), "the table is in TensorRT's format");
         assert_eq!(std::fs::read(int8.folder.join(TABLE)).unwrap(), std::fs::read(&table).unwrap());
 
         #[cfg(feature = "tensorrt")]
@@ -396,7 +397,7 @@ mod tests {
         assert!(missing.contains("mobilefacenet.table"), "{missing}");
         std::fs::write(folder.path().join("mobilefacenet.table"), b"\x18\x00\x00\x00").unwrap();
         let native = EngineOptions::prepare(&config, source(file, &gpu())).unwrap();
-        assert_eq!(native.int8, Some(false), "a table of ONNX Runtime");
+        assert_eq!(native.int8, Some(false), "the table is in ONNX Runtime's format");
     }
 
     #[test]
@@ -406,7 +407,7 @@ mod tests {
              7f04-7f05 r-xp 00000000 08:01 13 /nowhere/libnvinfer_plugin.so.10\n";
         let path = find_library(maps);
         assert_eq!(path.as_deref(), Some(Path::new("/nowhere/libnvinfer.so.10.9.0")));
-        assert_eq!(version_of(Path::new("/nowhere/libnvinfer.so.10.9.0")), "10.9.0");
+        assert_eq!(library_file_version(Path::new("/nowhere/libnvinfer.so.10.9.0")), "10.9.0");
         assert_eq!(find_library("7f00-7f01 rw-p 00000000 00:00 0\n"), None);
     }
 }

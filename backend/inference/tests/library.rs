@@ -2,7 +2,7 @@
 //! can load only one library.
 #![allow(clippy::unwrap_used)]
 mod common;
-use common::impostor;
+use common::build_fake_library;
 use inference::StartError;
 use inference::runtime::Runtime;
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::path::Path;
 fn reason(path: &Path) -> String {
     match Runtime::load(Some(path)).unwrap_err() {
         StartError::Library { path: actual, reason } => {
-            assert_eq!(Path::new(&actual).file_name(), path.file_name(), "the error names what was tried");
+            assert_eq!(Path::new(&actual).file_name(), path.file_name(), "the error names the file");
             reason
         }
         error => panic!("{error}"),
@@ -29,10 +29,10 @@ fn invalid_library_error_names_file_and_valid_one_loads() {
     std::fs::write(&text, "this is not a shared library").unwrap();
     let text = reason(&text);
     assert!(text.contains("text.so"), "{text}");
-    let old = reason(&impostor(folder, "1.18.0"));
+    let old = reason(&build_fake_library(folder, "1.18.0"));
     assert!(
         old.contains("version 1.18.0") && old.contains("1.23 or newer") && old.contains("./scripts/setup"),
-        "what it is, what is needed, and what to do: {old}"
+        "the error must contain the version, the required version and the script: {old}"
     );
 
     let library = testing::library();

@@ -14,11 +14,11 @@ fn library_without_onnx_interface_is_error_not_panic() {
         assert!(error.contains("OrtGetApiBase"), "{error}");
     }
 
-    // An impostor that reports the right version and then returns a null interface. It remains in
-    // the process, so no other library can be loaded after it. The error also states this.
+    // The fake library reports the right version and then returns a null interface. It remains in
+    // the process, so no other library can be loaded after it. The second error reports this.
     let folder = tempfile::tempdir().unwrap();
-    let impostor = common::impostor(folder.path(), "1.31.0");
-    let error = Runtime::load(Some(&impostor)).unwrap_err().to_string();
+    let fake_library = common::build_fake_library(folder.path(), "1.31.0");
+    let error = Runtime::load(Some(&fake_library)).unwrap_err().to_string();
     assert!(error.contains("does not support"), "{error}");
     let error = Runtime::load(Some(&testing::library())).unwrap_err().to_string();
     assert!(error.contains("an earlier attempt to load"), "{error}");

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use vision::{Detection, Frame};
 
 /// The default pack and synthetic images of people.
-fn drawn() -> (ResolvedPack, Vec<Frame>) {
+fn pack_and_drawings() -> (ResolvedPack, Vec<Frame>) {
     (testing::pack(), ["ada.jpg", "group.jpg", "two_people.jpg"].map(drawing).into())
 }
 
 /// Two packs of shared models, and photographs.
-fn photographed() -> [(ResolvedPack, Vec<Frame>); 2] {
+fn packs_and_photographs() -> [(ResolvedPack, Vec<Frame>); 2] {
     let photographs = ["obama.jpg", "group_1.jpg", "two_people.jpg"].map(photograph);
     ["compact", "research"].map(|pack| (resolve(&builtin(pack)), photographs.to_vec()))
 }
@@ -48,20 +48,20 @@ async fn compare(
 #[testing::needs(openvino)]
 #[testing::test]
 async fn openvino_finds_same_drawn_faces_as_onnx_runtime() {
-    let (pack, images) = drawn();
-    same_faces(&pack, &images).await;
+    let (pack, images) = pack_and_drawings();
+    check_same_faces(&pack, &images).await;
 }
 
 #[testing::needs(openvino, shared)]
 #[testing::test]
 async fn openvino_matches_on_photographs_in_fp32_and_bf16() {
-    for (pack, images) in photographed() {
-        same_faces(&pack, &images).await;
-        nearly_the_same_faces(&pack, &images).await;
+    for (pack, images) in packs_and_photographs() {
+        check_same_faces(&pack, &images).await;
+        check_similar_faces(&pack, &images).await;
     }
 }
 
-async fn same_faces(pack: &ResolvedPack, images: &[Frame]) {
+async fn check_same_faces(pack: &ResolvedPack, images: &[Frame]) {
     let onnx_runtime = start_engine(CpuBackend::OnnxRuntime, pack);
     let openvino = start_engine(CpuBackend::OpenVino(Precision::Fp32), pack);
     assert!(model_placements(&onnx_runtime).iter().all(|at| *at == ("cpu".to_owned(), "cpu", "fp32")));
@@ -87,11 +87,11 @@ async fn same_faces(pack: &ResolvedPack, images: &[Frame]) {
 #[testing::needs(openvino)]
 #[testing::test]
 async fn bf16_finds_same_drawn_faces_or_reports_missing_support() {
-    let (pack, images) = drawn();
-    nearly_the_same_faces(&pack, &images).await;
+    let (pack, images) = pack_and_drawings();
+    check_similar_faces(&pack, &images).await;
 }
 
-async fn nearly_the_same_faces(pack: &ResolvedPack, images: &[Frame]) {
+async fn check_similar_faces(pack: &ResolvedPack, images: &[Frame]) {
     let onnx_runtime = start_engine(CpuBackend::OnnxRuntime, pack);
     let bf16 = start_engine(CpuBackend::OpenVino(Precision::Bf16), pack);
     if model_placements(&bf16).iter().any(|at| at.1 != "openvino") {
@@ -106,7 +106,7 @@ async fn nearly_the_same_faces(pack: &ResolvedPack, images: &[Frame]) {
     for (number, image) in images.iter().enumerate() {
         let (expected, faces, cosine) = compare(&onnx_runtime, &bf16, image).await;
         for clear in expected.iter().filter(|face| face.det_score >= 0.7) {
-            let face = closest(&faces, clear).unwrap();
+            let face = most_overlapping(&faces, clear).unwrap();
             let share = distance(&clear.bbox, &face.bbox).1;
             assert!(share < 0.03, "{pack_name}, image {number}: {clear:?} {face:?}");
         }

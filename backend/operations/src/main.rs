@@ -1,5 +1,6 @@
 //! Runs one operation on images COUNT times, so that `scripts/check-instructions` can count its CPU
-//! instructions: `facecrawl-operations NAME COUNT`. Without arguments, prints their names.
+//! instructions: `facecrawl-operations NAME COUNT`. Without arguments, prints the names of the
+//! operations.
 //!
 //! The inputs are generated, so they are the same in every run. Images have 640x480 pixels. This is
 //! a separate crate with few dependencies, so that its release build is short.
@@ -101,14 +102,14 @@ fn progressive_jpeg() -> Vec<u8> {
 
 /// Returns an image whose left third is transparent and whose middle third is half transparent, as
 /// PNG or lossless WebP.
-fn transparent_image(webp: bool) -> Vec<u8> {
+fn transparent_image(is_webp: bool) -> Vec<u8> {
     let alpha = |index: usize| [0, 128, 255][index % SIZE.0 as usize * 3 / SIZE.0 as usize];
     let rgba: Vec<u8> = (pixels().as_chunks::<3>().0.iter().enumerate())
         .flat_map(|(index, [r, g, b])| [*r, *g, *b, alpha(index)])
         .collect();
     let mut file = Vec::new();
     let colours = ExtendedColorType::Rgba8;
-    let result = if webp {
+    let result = if is_webp {
         WebPEncoder::new_lossless(&mut file).write_image(&rgba, SIZE.0, SIZE.1, colours)
     } else {
         image::codecs::png::PngEncoder::new(&mut file).write_image(&rgba, SIZE.0, SIZE.1, colours)

@@ -14,12 +14,12 @@ pub mod scan;
 pub mod videos;
 pub mod worker;
 
-pub use admission::budget::{Budget, Exhausted, Share};
+pub use admission::budget::{Budget, BudgetExhausted, Share};
 pub use crawls::Crawls;
 pub use domain::{
     CannotRefine, ChangeError, CrawlError, CrawlOptions, DEFAULT_COLLECTION, Dedupe, Interval,
-    MatchThreshold, Rotate, Secret, Sitemaps, ThresholdSource, VideoLimits, VideoRequest, default_threshold,
-    forget_jobs, jobs, profile_of,
+    MatchThreshold, Rotate, Secret, Sitemaps, ThresholdSource, VideoLimits, VideoRequest,
+    default_merge_threshold, forget_jobs, jobs, profile_of,
 };
 pub use erasures::sketch::{Sketcher, max_differing_bits};
 pub use erasures::suppression::Suppressor;
@@ -29,7 +29,7 @@ pub use images::analyze::{
     MIN_SCORE_FLOOR, Passes, Pixels, StoredFaces, Thumbnails, Timings, small_view,
 };
 pub use images::face_store::{FaceStore, IngestError};
-pub use images::ingest::Ingested;
+pub use images::ingest::IngestOutcome;
 pub use people::clusters::Clusters;
 pub use scan::Scan;
 pub use tracking::boxes::decode as decode_boxes;
@@ -37,4 +37,4 @@ pub use videos::analyze::{
     FrameFaces, Resume, ShotImages, TrackFace, VideoAnalysis, VideoAnalyzeError, VideoAnalyzer, VideoOptions,
     VideoPart, VideoParts, VideoProgress, VideoSummary, VideoTrack,
 };
-pub use videos::control::{Added, Upload, Videos};
+pub use videos::control::{AddOutcome, Upload, Videos};

@@ -11,8 +11,8 @@ use crate::domain::{
     forget_jobs, profile_of, video_end,
 };
 use crate::images::face_store::{FaceStore, IngestError};
-use crate::images::ingest::{Incoming, Ingest, Ingested};
-use crate::videos::store::{ReadVideoError, VideoFile, VideoReader, read_video, video_stopped};
+use crate::images::ingest::{Incoming, Ingest, IngestOutcome};
+use crate::videos::store::{ReadVideoError, VideoFile, VideoReader, read_video, until_video_stops};
 use crate::{AnalyzeOptions, Dedupe, Rotate, VideoProgress};
 use bytes::Bytes;
 use domain::{CrawlKind, CrawlState, Reason, Unprocessed, VideoState};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::crawls::Crawl;
 use store::crawls::ledger::Ledger;
-use store::crawls::pages::{Admitted, NewImageUrl};
+use store::crawls::pages::{AdmittedUrl, NewImageUrl};
 use store::videos::crawled::VideoCounts;
 use store::videos::{NewVideo, Video};
 use store::{Store, StoreError, retried};
@@ -84,7 +84,7 @@ impl Scan {
     ) -> Result<Self, CrawlError> {
         let store = faces.store.clone();
         let collection = collection_id(&store, collection).await?;
-        closing::end_lapsed_scans(&store, &faces.queue).await?;
+        closing::end_expired_scans(&store, &faces.queue).await?;
         let profile = profile_of(&store.collections().by_id(collection).await?);
         let options = AnalyzeOptions { quality_profile: options.quality_profile.or(profile), ..options };
         let mut tx = store.begin().await?;
@@ -111,7 +111,7 @@ impl Scan {
     /// # Errors
     /// Fails with [`CrawlError::Invalid`] if a path is not absolute; the error contains the path.
     /// The store fails with `StoreError::Conflict` if another process ended the scan.
-    pub async fn add(&self, files: &[impl AsRef<Path>]) -> Result<Vec<Admitted>, CrawlError> {
+    pub async fn add(&self, files: &[impl AsRef<Path>]) -> Result<Vec<AdmittedUrl>, CrawlError> {
         self.check_alive()?;
         let mut rows = Vec::with_capacity(files.len());
         for file in files {
@@ -133,7 +133,7 @@ impl Scan {
     /// # Errors
     /// Fails with the reason why the file was not stored, and with `StoreError::Conflict` if
     /// another process ended the scan. After a failure of the database the row remains queued.
-    pub async fn ingest(&self, row: Uuid, bytes: Bytes) -> Result<Ingested, IngestError> {
+    pub async fn ingest(&self, row: Uuid, bytes: Bytes) -> Result<IngestOutcome, IngestError> {
         self.check_alive()?;
         let incoming = Incoming {
             incomplete: false,
@@ -181,7 +181,8 @@ impl Scan {
         let skipped =
             self.store.crawls().skip_queued(tx.conn(), self.crawl.id, Reason::NotScanned, i64::MAX).await?;
         forget_jobs(queue, &mut tx, &skipped.jobs).await?;
-        let jobs = self.store.crawled_videos().end_scanned(tx.conn(), closing::VIDEO_ENDED).await?;
+        let jobs =
+            self.store.crawled_videos().end_videos_of_ended_scans(tx.conn(), closing::SCAN_ENDED).await?;
         forget_jobs(queue, &mut tx, &jobs).await?;
         tx.commit().await?;
         Ok(crawl)
@@ -218,14 +219,14 @@ pub enum ScannedVideo {
     /// The video was read to its end, or as far as a damaged file can be read.
     Stored {
         video: Box<Video>,
-        /// What is stored of it.
+        /// Numbers of its stored tracks and faces.
         counts: VideoCounts,
     },
     /// The collection has this video, or another process is reading the same file.
     Duplicate(Uuid),
     /// The video was erased and must not be stored again.
     Suppressed,
-    /// The video was not read to its end. What is stored of it remains.
+    /// The video was not read to its end. Its stored parts remain.
     Unprocessed {
         video: Uuid,
         /// The state for summaries.
@@ -236,8 +237,8 @@ pub enum ScannedVideo {
     },
 }
 
-/// Which row a scan uses for a file.
-enum Begun {
+/// The row that a scan uses for a file.
+enum ScanRow {
     Running(Uuid),
     Existing(Uuid),
     Suppressed,
@@ -249,7 +250,7 @@ impl Scan {
     ///
     /// # Errors
     /// Fails if the store fails, or if another process ended the scan.
-    pub async fn video(
+    pub async fn scan_video(
         &self,
         decoder: &Decoder,
         path: &Path,
@@ -268,67 +269,67 @@ impl Scan {
             options: serde_json::to_value(request).expect("options are plain data"),
         };
         let id = match self.begin_video(&new_video).await? {
-            Begun::Running(id) => id,
-            Begun::Existing(id) => return self.duplicate(&new_video, id).await,
-            Begun::Suppressed => return Ok(ScannedVideo::Suppressed),
+            ScanRow::Running(id) => id,
+            ScanRow::Existing(id) => return self.record_duplicate(&new_video, id).await,
+            ScanRow::Suppressed => return Ok(ScannedVideo::Suppressed),
         };
         let video = retried("video", || self.store.videos().get(id)).await?;
         let reader = VideoReader::Scan(self.crawl.id);
         let error = tokio::select! {
             read = read_video(&self.faces, decoder, file, &video, reader, progress) => match read {
-                Ok(_) => return self.stored(id).await,
+                Ok(_) => return self.stored_video(id).await,
                 Err(error) => error,
             },
-            _ = video_stopped(&self.store, id) => {
+            _ = until_video_stops(&self.store, id) => {
                 StoreError::Conflict("the video was ended by another process".into()).into()
             }
         };
-        self.unprocessed(id, error).await
+        self.end_unprocessed(id, error).await
     }
 
     /// Inserts the row of a file or reuses an interrupted one. Waits for other scans of the file.
-    async fn begin_video(&self, new: &NewVideo) -> Result<Begun, IngestError> {
+    async fn begin_video(&self, new: &NewVideo) -> Result<ScanRow, IngestError> {
         let mut first_lease = None;
         loop {
             let existing = match retried("begin_scanned_video", || self.try_begin_video(new)).await? {
-                Begun::Existing(id) => id,
-                begun => return Ok(begun),
+                ScanRow::Existing(id) => id,
+                row => return Ok(row),
             };
             // A scan that reads the file has a lease. If its command was killed, the lease expires;
             // if not, the lease is renewed.
-            let Some(lease) = self.store.crawled_videos().lease_of_scanned(existing).await? else {
-                let live = self.store.videos().state(existing).await?;
+            let Some(lease) = self.store.crawled_videos().scan_lease_end(existing).await? else {
+                let state = self.store.videos().state(existing).await?;
                 // It may have ended after the insertion failed.
-                if matches!(live, Some(VideoState::Cancelled | VideoState::Failed) | None) {
+                if matches!(state, Some(VideoState::Cancelled | VideoState::Failed) | None) {
                     continue;
                 }
-                return Ok(Begun::Existing(existing));
+                return Ok(ScanRow::Existing(existing));
             };
             match first_lease.replace((existing, lease)) {
-                Some(first) if first != (existing, lease) => return Ok(Begun::Existing(existing)),
+                Some(first) if first != (existing, lease) => return Ok(ScanRow::Existing(existing)),
                 None => {
                     tracing::info!(video = %existing, "another scan may be reading the file; waiting for it")
                 }
                 Some(_) => {}
             }
             tokio::time::sleep(OTHER_SCAN_INTERVAL).await;
-            closing::end_lapsed_scans(&self.store, &self.faces.queue).await?;
+            closing::end_expired_scans(&self.store, &self.faces.queue).await?;
         }
     }
 
-    async fn try_begin_video(&self, new: &NewVideo) -> Result<Begun, IngestError> {
+    async fn try_begin_video(&self, new: &NewVideo) -> Result<ScanRow, IngestError> {
         let mut tx = self.store.begin().await?;
         self.store.suppressions().lock(tx.conn(), new.collection, false).await?;
         if let Some(sha256) = &new.sha256
             && self.store.suppressions().suppresses_video(&mut *tx.conn(), new.collection, sha256).await?
         {
-            return Ok(Begun::Suppressed);
+            return Ok(ScanRow::Suppressed);
         }
         let model = self.faces.model_id;
         let id = match self.store.crawled_videos().continue_scanned(tx.conn(), new, model).await? {
             Some(id) => id,
             None => match self.store.videos().insert(tx.conn(), new).await? {
-                Err(existing) => return Ok(Begun::Existing(existing)),
+                Err(existing) => return Ok(ScanRow::Existing(existing)),
                 Ok(id) => {
                     let from = [VideoState::Queued];
                     self.store.videos().set_state(tx.conn(), id, &from, VideoState::Running).await?;
@@ -337,13 +338,13 @@ impl Scan {
             },
         };
         tx.commit().await?;
-        Ok(Begun::Running(id))
+        Ok(ScanRow::Running(id))
     }
 
-    /// Records that the file is that of another video. The deletion of the other scan or crawl then
+    /// Records that another video has the same file. The deletion of the other scan or crawl then
     /// keeps that video.
-    async fn duplicate(&self, new: &NewVideo, original: Uuid) -> Result<ScannedVideo, IngestError> {
-        // The commit's answer may be lost. The next attempt then finds the record by its id.
+    async fn record_duplicate(&self, new: &NewVideo, original: Uuid) -> Result<ScannedVideo, IngestError> {
+        // The response to the commit may be lost. The next attempt then finds the record by its id.
         let id = Uuid::now_v7();
         retried("record_duplicate_video", || async {
             let mut tx = self.store.begin().await?;
@@ -357,14 +358,14 @@ impl Scan {
         Ok(ScannedVideo::Duplicate(original))
     }
 
-    async fn stored(&self, id: Uuid) -> Result<ScannedVideo, IngestError> {
+    async fn stored_video(&self, id: Uuid) -> Result<ScannedVideo, IngestError> {
         let counts = self.store.crawled_videos().counts(id).await?;
         Ok(ScannedVideo::Stored { video: Box::new(self.store.videos().get(id).await?), counts })
     }
 
     /// Ends a video that could not be read. Fails with errors that affect all files.
-    async fn unprocessed(&self, id: Uuid, error: ReadVideoError) -> Result<ScannedVideo, IngestError> {
-        let detail = error.for_users();
+    async fn end_unprocessed(&self, id: Uuid, error: ReadVideoError) -> Result<ScannedVideo, IngestError> {
+        let detail = error.user_message();
         if detail != error.to_string() {
             tracing::warn!(video = %id, %error, "failed to read a video");
         }
@@ -380,9 +381,9 @@ impl Scan {
         let end = video_end(VideoState::Failed, reason.clone(), Some(&detail));
         let ended = retried("fail_scanned_video", || async {
             let mut tx = self.store.begin().await?;
-            // An erasure finds the video ended, or this transaction finds what was erased.
+            // The lock orders this transaction and erasures, so that none of them misses a change.
             self.store.suppressions().lock(tx.conn(), self.crawl.collection_id, false).await?;
-            self.store.crawled_videos().hold_scanned(tx.conn(), id, self.crawl.id).await?;
+            self.store.crawled_videos().lock_scanned(tx.conn(), id, self.crawl.id).await?;
             self.store.videos().end(tx.conn(), id, end.clone()).await?;
             // A crawl may have found the same file.
             forget_emptied_video(&self.store, &self.faces.queue, &mut tx, id).await?;
@@ -396,11 +397,12 @@ impl Scan {
         }
     }
 
-    /// Tells a video that was ended or deleted from outside from a failure of the store.
+    /// Checks whether the error is a failure of the store, or whether the video was ended or
+    /// deleted.
     async fn after_store_error(&self, id: Uuid, error: IngestError) -> Result<ScannedVideo, IngestError> {
         match self.store.videos().state(id).await? {
-            // The transaction that ended it was committed, but its answer was lost.
-            Some(VideoState::Completed) => self.stored(id).await,
+            // The transaction that ended it was committed, but the response was lost.
+            Some(VideoState::Completed) => self.stored_video(id).await,
             Some(VideoState::Cancelled | VideoState::Failed) | None => {
                 self.check_alive()?;
                 let (state, reason) = (Unprocessed::Skipped, Reason::Cancelled);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use store::Store;
 
 pub use crate::crawls::webhook::DELIVERY_PLACES;
-pub use crate::domain::TURN;
+pub use crate::domain::TIME_SLICE;
 pub use crate::videos::job::VideoTools;
 use crate::videos::job::{Step, VideoHandler};
 

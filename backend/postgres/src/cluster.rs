@@ -1,4 +1,4 @@
-//! Starts and stops the Postgres server. Before a start, it handles the remains of a previous run:
+//! Starts and stops the Postgres server. Before a start, it removes the remains of a previous run:
 //! a lock, an orphaned server, a stale pid file, and a stale socket.
 use crate::identity::Identity;
 use crate::initialise::sibling_path;
@@ -30,10 +30,10 @@ pub struct Cluster {
     child: Option<Child>,
     socket_dir: PathBuf,
     database: String,
-    exited: watch::Receiver<bool>,
-    /// Set before the server is stopped. Log messages about closed connections are expected from
-    /// then on.
-    stopping: Arc<AtomicBool>,
+    has_exited: watch::Receiver<bool>,
+    /// Whether the server is being stopped. Log messages about closed connections are then
+    /// expected.
+    is_stopping: Arc<AtomicBool>,
     _lock: File,
 }
 
@@ -54,9 +54,9 @@ impl Cluster {
         if !identity.can_run(&config.bin_dir) {
             config.bin_dir = initialise::copy_binaries(&config.bin_dir)?;
         }
-        initialise::ensure(&config, &identity).await?;
+        initialise::create_if_missing(&config, &identity).await?;
         let socket_dir = socket_dir(&config.data_dir);
-        identity.private_folder(&socket_dir)?;
+        identity.make_private_folder(&socket_dir)?;
         clear_remains(&config.data_dir, &socket_dir).await?;
 
         let program = config.bin_dir.join("postgres");
@@ -75,13 +75,19 @@ impl Cluster {
         let stderr = child.stderr.take().expect("stderr is piped");
         let last_lines = Arc::new(Mutex::new(VecDeque::new()));
         let (ready, mut is_ready) = watch::channel(false);
-        let (exit_sender, exited) = watch::channel(false);
-        let stopping = Arc::new(AtomicBool::new(false));
-        tokio::spawn(forward_log(stderr, last_lines.clone(), ready, exit_sender, stopping.clone()));
+        let (exit_sender, has_exited) = watch::channel(false);
+        let is_stopping = Arc::new(AtomicBool::new(false));
+        tokio::spawn(forward_log(stderr, last_lines.clone(), ready, exit_sender, is_stopping.clone()));
 
         // From here on, dropping `cluster` (on an error or a cancelled start) stops the server.
-        let mut cluster =
-            Self { child: Some(child), socket_dir, database: config.database, exited, stopping, _lock: lock };
+        let mut cluster = Self {
+            child: Some(child),
+            socket_dir,
+            database: config.database,
+            has_exited,
+            is_stopping,
+            _lock: lock,
+        };
         let log_tail = || {
             last_lines
                 .lock()
@@ -126,8 +132,8 @@ impl Cluster {
     }
 
     /// Waits until the server has exited, for any reason.
-    pub async fn exited(&self) {
-        let _ = self.exited.clone().wait_for(|has_exited| *has_exited).await;
+    pub async fn wait_for_exit(&self) {
+        let _ = self.has_exited.clone().wait_for(|has_exited| *has_exited).await;
     }
 
     /// Stops the server: closes open connections and writes all data. Returns when the server has
@@ -138,7 +144,7 @@ impl Cluster {
 
     async fn stop_now(&mut self) {
         let Some(mut child) = self.child.take() else { return };
-        self.stopping.store(true, Ordering::Relaxed);
+        self.is_stopping.store(true, Ordering::Relaxed);
         for (signal, wait) in [(Signal::INT, 60), (Signal::QUIT, 10), (Signal::KILL, 5)] {
             signal_child(&child, signal);
             if tokio::time::timeout(Duration::from_secs(wait), child.wait()).await.is_ok() {
@@ -151,9 +157,9 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
-        self.stopping.store(true, Ordering::Relaxed);
+        self.is_stopping.store(true, Ordering::Relaxed);
         signal_child(&child, Signal::INT);
-        // Waits, because otherwise the lock would be released while the server is still writing.
+        // Otherwise, the lock would be released while the server is still writing.
         for _ in 0..500 {
             match child.try_wait() {
                 Ok(None) => std::thread::sleep(Duration::from_millis(20)),
@@ -177,11 +183,11 @@ async fn forward_log(
     last_lines: Arc<Mutex<VecDeque<String>>>,
     ready: watch::Sender<bool>,
     exit_sender: watch::Sender<bool>,
-    stopping: Arc<AtomicBool>,
+    is_stopping: Arc<AtomicBool>,
 ) {
     let mut lines = BufReader::new(stderr).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        let is_expected = stopping.load(Ordering::Relaxed) && line.contains(EXPECTED_AT_STOP);
+        let is_expected = is_stopping.load(Ordering::Relaxed) && line.contains(EXPECTED_AT_STOP);
         if !is_expected && (line.contains("FATAL:") || line.contains("PANIC:")) {
             tracing::warn!(target: "postgres", "{line}");
         } else {

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     user: Option<(u32, u32)>,
-    search: bool,
+    needs_capability: bool,
 }
 
 const NOBODY: (u32, u32) = (65534, 65534);
@@ -27,7 +27,7 @@ impl Identity {
     /// Chooses the identity for a cluster in `data_dir` (an absolute path).
     pub fn choose(data_dir: &Path) -> Result<Self, Error> {
         if !rustix::process::geteuid().is_root() {
-            return Ok(Self { user: None, search: false });
+            return Ok(Self { user: None, needs_capability: false });
         }
         let owner = std::fs::metadata(data_dir).ok().map(|m| (m.uid(), m.gid())).filter(|(uid, _)| *uid != 0);
         let (uid, gid) = owner.or_else(|| passwd_entry("postgres")).unwrap_or(NOBODY);
@@ -39,7 +39,7 @@ impl Identity {
                 "the user may not enter the folder, and `setpriv` (util-linux) is not installed".into();
             return Err(Error::Unreachable { uid, path: path.clone(), reason });
         }
-        Ok(Self { user: Some((uid, gid)), search: inaccessible.is_some() })
+        Ok(Self { user: Some((uid, gid)), needs_capability: inaccessible.is_some() })
     }
 
     pub fn can_run(&self, bin_dir: &Path) -> bool {
@@ -51,7 +51,7 @@ impl Identity {
 
     pub fn command(&self, program: &Path) -> tokio::process::Command {
         let mut command = match self.user {
-            Some((uid, gid)) if self.search => {
+            Some((uid, gid)) if self.needs_capability => {
                 let mut command = tokio::process::Command::new("setpriv");
                 command
                     .arg(format!("--reuid={uid}"))
@@ -78,7 +78,7 @@ impl Identity {
     }
 
     /// Makes `path` a folder that only the server's user can enter.
-    pub fn private_folder(&self, path: &Path) -> Result<(), Error> {
+    pub fn make_private_folder(&self, path: &Path) -> Result<(), Error> {
         use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
         // Rejects a link, which could redirect the `chown` to another folder.
         let metadata = std::fs::symlink_metadata(path).ok();
@@ -101,9 +101,9 @@ impl Identity {
 
 /// Returns the first existing ancestor of `path` (or `path` itself) that the user cannot search.
 fn inaccessible_folder(path: &Path, uid: u32, gid: u32) -> Option<PathBuf> {
-    let mut chain: Vec<&Path> = path.ancestors().collect();
-    chain.reverse();
-    chain.into_iter().find_map(|folder| {
+    let mut ancestors: Vec<&Path> = path.ancestors().collect();
+    ancestors.reverse();
+    ancestors.into_iter().find_map(|folder| {
         let meta = std::fs::metadata(folder).ok()?;
         let bit = match () {
             () if meta.uid() == uid => 0o100,
@@ -134,7 +134,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn names_inaccessible_ancestor_folder() {
+    fn returns_inaccessible_ancestor_folder() {
         let root = tempfile::tempdir().expect("a folder");
         let closed = root.path().join("closed");
         std::fs::create_dir_all(closed.join("inner")).expect("folders");

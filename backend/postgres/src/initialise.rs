@@ -17,7 +17,7 @@ use tokio::io::AsyncWriteExt;
 
 /// Creates the cluster if it does not exist. Rejects data of a different major version and folders
 /// with other content.
-pub(crate) async fn ensure(config: &Config, identity: &Identity) -> Result<(), Error> {
+pub(crate) async fn create_if_missing(config: &Config, identity: &Identity) -> Result<(), Error> {
     let data = &config.data_dir;
     let version_file = data.join("PG_VERSION");
     if version_file.exists() {
@@ -32,7 +32,7 @@ pub(crate) async fn ensure(config: &Config, identity: &Identity) -> Result<(), E
     if temporary.exists() {
         std::fs::remove_dir_all(&temporary).map_err(Error::io(&temporary))?;
     }
-    identity.private_folder(&temporary)?;
+    identity.make_private_folder(&temporary)?;
     let initdb = identity
         .command(&config.bin_dir.join("initdb"))
         .args([
@@ -49,7 +49,7 @@ pub(crate) async fn ensure(config: &Config, identity: &Identity) -> Result<(), E
         .await
         .map_err(Error::io(config.bin_dir.join("initdb")))?;
     if !initdb.status.success() {
-        return Err(Error::Failed { program: "initdb", output: tail(&initdb.stdout, &initdb.stderr) });
+        return Err(Error::Failed { program: "initdb", output: last_lines(&initdb.stdout, &initdb.stderr) });
     }
     create_database(config, identity, &temporary).await?;
     std::fs::rename(&temporary, data).map_err(Error::io(data))
@@ -72,9 +72,9 @@ async fn create_database(config: &Config, identity: &Identity, folder: &Path) ->
     if let Some(mut stdin) = child.stdin.take() {
         stdin.write_all(statement.as_bytes()).await.map_err(Error::io(&program))?;
     }
-    let done = child.wait_with_output().await.map_err(Error::io(&program))?;
-    let output = tail(&done.stdout, &done.stderr);
-    if !done.status.success() || output.contains("ERROR:") || output.contains("FATAL:") {
+    let finished = child.wait_with_output().await.map_err(Error::io(&program))?;
+    let output = last_lines(&finished.stdout, &finished.stderr);
+    if !finished.status.success() || output.contains("ERROR:") || output.contains("FATAL:") {
         return Err(Error::Failed { program: "postgres", output });
     }
     Ok(())
@@ -90,9 +90,13 @@ async fn check_version(config: &Config, file: &Path) -> Result<(), Error> {
         .map_err(Error::io(&program))?;
     // Example output: "postgres (PostgreSQL) 18.4"
     let output = String::from_utf8_lossy(&output.stdout).into_owned();
-    let have =
+    let installed =
         output.split_whitespace().last().unwrap_or_default().split('.').next().unwrap_or_default().to_owned();
-    if found == have { Ok(()) } else { Err(Error::Version { path: config.data_dir.clone(), found, have }) }
+    if found == installed {
+        Ok(())
+    } else {
+        Err(Error::Version { path: config.data_dir.clone(), found, installed })
+    }
 }
 
 /// Returns a path next to the data folder: for `data/postgres` and `run` it is `data/postgres.run`.
@@ -104,7 +108,7 @@ pub(crate) fn sibling_path(data_dir: &Path, suffix: &str) -> PathBuf {
 }
 
 /// Returns the last lines that a program printed.
-fn tail(stdout: &[u8], stderr: &[u8]) -> String {
+fn last_lines(stdout: &[u8], stderr: &[u8]) -> String {
     let text = format!("{}\n{}", String::from_utf8_lossy(stdout), String::from_utf8_lossy(stderr));
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     lines[lines.len().saturating_sub(12)..].join("\n")
@@ -117,7 +121,7 @@ pub(crate) fn copy_binaries(bin_dir: &Path) -> Result<PathBuf, Error> {
         return Err(Error::NoBinaries(bin_dir.to_path_buf()));
     };
     let parent = Path::new("/var/tmp");
-    let name = format!("facecrawl-postgres-{}", content_name(bin_dir)?);
+    let name = format!("facecrawl-postgres-{}", copy_name(bin_dir)?);
     let target = parent.join(&name);
     match fs::symlink_metadata(&target) {
         // A folder owned by root is complete, because a finished copy is renamed to this path.
@@ -146,7 +150,7 @@ pub(crate) fn copy_binaries(bin_dir: &Path) -> Result<PathBuf, Error> {
 
 /// Returns a name derived from the content of the server binary, so that checkouts with the same
 /// server share a copy.
-fn content_name(bin_dir: &Path) -> Result<String, Error> {
+fn copy_name(bin_dir: &Path) -> Result<String, Error> {
     let server = bin_dir.join("postgres");
     let content = fs::read(&server).map_err(Error::io(&server))?;
     Ok(hex::encode(&Sha256::digest(content)[..8]))

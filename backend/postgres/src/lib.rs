@@ -1,4 +1,4 @@
-//! Runs a private Postgres cluster that lives as long as the process.
+//! Runs a private Postgres cluster that stops when the process ends.
 //!
 //! The cluster listens on a Unix socket in a folder that only its user can enter, never on the
 //! network. It handles a clean stop, a stale pid file, and these failures:
@@ -68,7 +68,7 @@ impl Config {
     }
 }
 
-/// Why the cluster could not be started.
+/// The reason why the cluster could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("there is no Postgres in {0} (run ./scripts/setup, or set DATABASE_URL to use another server)")]
@@ -84,14 +84,14 @@ pub enum Error {
     #[error("{0} is not a folder; remove it")]
     NotAFolder(PathBuf),
     #[error(
-        "the data in {path} was written by Postgres {found}, but this is Postgres {have}; dump the data with the old version and restore it with the new one, or set DATABASE_URL"
+        "the data in {path} was written by Postgres {found}, but this is Postgres {installed}; dump the data with the old version and restore it with the new one, or set DATABASE_URL"
     )]
     Version {
         path: PathBuf,
         /// Major version in the folder's `PG_VERSION`.
         found: String,
         /// Major version from `postgres --version`.
-        have: String,
+        installed: String,
     },
     /// The unprivileged user cannot access a folder, and root cannot change that.
     #[error(

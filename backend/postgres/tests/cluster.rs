@@ -74,7 +74,7 @@ async fn second_process_on_same_data_is_rejected() {
 }
 
 #[tokio::test]
-async fn takes_over_server_of_killed_process() {
+async fn replaces_server_of_killed_process() {
     let folder = private_folder();
     let mut owner = Command::new(env!("CARGO_BIN_EXE_with-postgres"))
         .arg("--data")
@@ -109,7 +109,7 @@ async fn recovers_crashed_server() {
     sql(&cluster, "create table kept (n int); insert into kept select generate_series(1, 1000)");
     let pid = cluster.pid().unwrap();
     assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
-    cluster.exited().await;
+    cluster.wait_for_exit().await;
     drop(cluster);
     let restarted = start(&config(folder.path())).await;
     assert_eq!(sql(&restarted, "select count(*) from kept"), "1000");

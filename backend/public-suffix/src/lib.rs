@@ -7,13 +7,13 @@
 /// `www.example.co.uk`. Returns `None` if `host` is itself a public suffix.
 ///
 /// `host` must be in lower case, in Punycode and without a trailing dot.
-pub fn registrable(host: &str) -> Option<&str> {
+pub fn registrable_domain(host: &str) -> Option<&str> {
     psl::domain_str(host)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::registrable;
+    use super::registrable_domain;
 
     #[test]
     fn registrable_domain_includes_label_before_public_suffix() {
@@ -31,7 +31,7 @@ mod tests {
             ("co.uk", None),
             ("localhost", None),
         ] {
-            assert_eq!(registrable(host), domain, "{host}");
+            assert_eq!(registrable_domain(host), domain, "{host}");
         }
     }
 }

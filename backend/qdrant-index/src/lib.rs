@@ -44,19 +44,19 @@ const SEARCH_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum time to list the collections of a node.
 const LIST_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum time of another operation on one node.
-const TIMEOUT: Duration = Duration::from_secs(15);
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum time until every node has deleted a collection, and time between two checks.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(20);
 const REMOVAL_INTERVAL: Duration = Duration::from_millis(100);
 /// Minimum time between two requests that make the server build missing graphs. Each request
 /// restarts the builds in progress.
-const WAKE_INTERVAL: Duration = Duration::from_secs(60);
+const GRAPH_REQUEST_INTERVAL: Duration = Duration::from_secs(60);
 /// The value of `indexing_threshold` with which the server builds no graphs.
 const NO_GRAPHS: u64 = 0;
 /// Default of [`Config::graph_threshold`], as in Qdrant.
 pub const GRAPH_THRESHOLD: u64 = 10_000;
 /// Number of queries of one request.
-const BATCH: usize = 50;
+const QUERIES_PER_REQUEST: usize = 50;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quantization {
@@ -78,7 +78,7 @@ pub struct Config {
     pub prefix: String,
     /// Number of nodes that store each face, for new sets.
     pub replicas: u32,
-    /// How the server stores embeddings, for new sets.
+    /// The form in which the server stores embeddings, for new sets.
     pub quantization: Quantization,
     /// Size of the embeddings of a segment (a part of the storage of a set), in kB, above which the
     /// server builds graphs. A search in fewer embeddings compares with all of them.
@@ -100,11 +100,11 @@ impl std::fmt::Debug for Config {
 pub struct Server {
     nodes: Nodes,
     config: Config,
-    /// When the server was last requested to continue with its graphs.
-    last_wake: Mutex<Option<Instant>>,
+    /// Time of the last request to the server to continue with its graphs.
+    last_graph_request: Mutex<Option<Instant>>,
 }
 
-/// The settings contain an address that cannot be used.
+/// An address in the settings that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{url} is not the address of a Qdrant server: {reason}")]
 pub struct InvalidAddress {
@@ -119,7 +119,7 @@ impl Server {
     /// Fails with [`InvalidAddress`] if a URL of the settings is not valid.
     pub fn new(config: Config) -> Result<Self, InvalidAddress> {
         let nodes = Nodes::new(&config.urls, config.api_key.as_deref())?;
-        Ok(Self { nodes, config, last_wake: Mutex::default() })
+        Ok(Self { nodes, config, last_graph_request: Mutex::default() })
     }
 
     /// Deletes all sets and ids of the prefix.
@@ -127,15 +127,15 @@ impl Server {
     /// # Errors
     /// Fails if no node responds, or if a node still lists a collection after 20 seconds.
     pub async fn remove_all(&self) -> Result<(), EngineError> {
-        for name in self.names().await?.into_iter().filter(|name| is_set_or_id(name)) {
+        for name in self.list_names().await?.into_iter().filter(|name| is_set_or_id(name)) {
             self.delete_collection(format!("{}-{name}", self.config.prefix)).await?;
         }
-        // The nodes of a cluster learn of a deletion one after the other.
+        // The nodes of a cluster apply a deletion one after the other.
         let started = Instant::now();
-        while let Some(remaining) = self.names().await?.into_iter().find(|name| is_set_or_id(name)) {
+        while let Some(remaining) = self.list_names().await?.into_iter().find(|name| is_set_or_id(name)) {
             if started.elapsed() > REMOVAL_TIMEOUT {
                 return Err(EngineError(format!(
-                    "the collection {}-{remaining} is still there",
+                    "the collection {}-{remaining} still exists",
                     self.config.prefix
                 )));
             }
@@ -144,16 +144,16 @@ impl Server {
         Ok(())
     }
 
-    fn collection(&self, set: Uuid) -> String {
+    fn collection_name(&self, set: Uuid) -> String {
         format!("{}-{set}", self.config.prefix)
     }
 
     /// Returns the names of the Qdrant collections with the prefix, without `PREFIX-`, from all
-    /// nodes that answer. A node that was restarted may lack a collection for a while, so one node
+    /// nodes that respond. A node that was restarted may lack a collection for a while, so one node
     /// is not enough.
-    async fn names(&self) -> Result<BTreeSet<String>, EngineError> {
+    async fn list_names(&self) -> Result<BTreeSet<String>, EngineError> {
         let lists =
-            self.nodes.each(LIST_TIMEOUT, |node| async move { node.list_collections().await }).await?;
+            self.nodes.call_all(LIST_TIMEOUT, |node| async move { node.list_collections().await }).await?;
         let collections = lists.into_iter().flat_map(|list| list.collections);
         let names = collections.filter_map(|collection| {
             Some(collection.name.strip_prefix(&self.config.prefix)?.strip_prefix('-')?.to_owned())
@@ -162,8 +162,10 @@ impl Server {
     }
 
     async fn exists(&self, name: &str) -> Result<bool, EngineError> {
-        let results =
-            self.nodes.each(LIST_TIMEOUT, |node| async move { node.collection_exists(name).await }).await?;
+        let results = self
+            .nodes
+            .call_all(LIST_TIMEOUT, |node| async move { node.collection_exists(name).await })
+            .await?;
         Ok(results.contains(&true))
     }
 
@@ -177,7 +179,7 @@ impl Server {
         let request = &request;
         let result = self
             .nodes
-            .call(TIMEOUT, |node| async move { node.create_collection(request.clone()).await })
+            .call(OPERATION_TIMEOUT, |node| async move { node.create_collection(request.clone()).await })
             .await;
         match result {
             Err(_) if self.exists(&name).await? => Ok(()),
@@ -187,16 +189,19 @@ impl Server {
 
     async fn delete_collection(&self, collection_name: String) -> Result<(), EngineError> {
         let request = &DeleteCollection { collection_name, timeout: None };
-        self.nodes.call(TIMEOUT, |node| async move { node.delete_collection(request.clone()).await }).await?;
+        self.nodes
+            .call(OPERATION_TIMEOUT, |node| async move { node.delete_collection(request.clone()).await })
+            .await?;
         Ok(())
     }
 
-    /// Returns whether a request to continue with the graphs is due: once a minute.
-    fn may_wake(&self) -> bool {
-        let mut last_wake = self.last_wake.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_due = last_wake.is_none_or(|at| at.elapsed() >= WAKE_INTERVAL);
+    /// Returns whether a request to continue with the graphs is due, and records its time. It is
+    /// due once a minute.
+    fn record_graph_request_if_due(&self) -> bool {
+        let mut last_graph_request = self.last_graph_request.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = last_graph_request.is_none_or(|at| at.elapsed() >= GRAPH_REQUEST_INTERVAL);
         if is_due {
-            *last_wake = Some(Instant::now());
+            *last_graph_request = Some(Instant::now());
         }
         is_due
     }
@@ -205,11 +210,13 @@ impl Server {
     /// graphs, and restarts the builds in progress.
     async fn configure_graphs(&self, set: &FaceSet, config: OptimizersConfigDiff) -> Result<(), EngineError> {
         let request = &UpdateCollection {
-            collection_name: self.collection(set.id),
+            collection_name: self.collection_name(set.id),
             optimizers_config: Some(config),
             ..UpdateCollection::default()
         };
-        self.nodes.call(TIMEOUT, |node| async move { node.update_collection(request.clone()).await }).await?;
+        self.nodes
+            .call(OPERATION_TIMEOUT, |node| async move { node.update_collection(request.clone()).await })
+            .await?;
         Ok(())
     }
 
@@ -218,18 +225,20 @@ impl Server {
             return Ok(());
         }
         let request = &UpsertPoints {
-            collection_name: self.collection(set.id),
+            collection_name: self.collection_name(set.id),
             wait: Some(true),
             points: written,
             update_filter: Some(points::older_than(fence)),
             ..UpsertPoints::default()
         };
-        self.nodes.call(TIMEOUT, |node| async move { node.upsert_points(request.clone()).await }).await?;
+        self.nodes
+            .call(OPERATION_TIMEOUT, |node| async move { node.upsert_points(request.clone()).await })
+            .await?;
         Ok(())
     }
 
     /// Returns the settings of the collection of a set.
-    fn settings(&self, set: &FaceSet) -> CreateCollection {
+    fn collection_settings(&self, set: &FaceSet) -> CreateCollection {
         let is_compressed = self.config.quantization == Quantization::Int8;
         let vector = VectorParams {
             size: set.dimensions as u64,
@@ -246,7 +255,7 @@ impl Server {
             ..ScalarQuantization::default()
         };
         CreateCollection {
-            collection_name: self.collection(set.id),
+            collection_name: self.collection_name(set.id),
             vectors_config: Some(VectorsConfig { config: Some(vectors_config::Config::ParamsMap(vectors)) }),
             hnsw_config: Some(HnswConfigDiff {
                 m: Some(GRAPH_LINKS),
@@ -268,7 +277,7 @@ impl Server {
         }
     }
 
-    fn query(&self, set: &FaceSet, query: EngineQuery) -> QueryPoints {
+    fn query_points(&self, set: &FaceSet, query: EngineQuery) -> QueryPoints {
         let rescoring = QuantizationSearchParams {
             rescore: Some(true),
             oversampling: Some(OVERSAMPLING),
@@ -279,7 +288,7 @@ impl Server {
             .is_narrow()
             .then_some(AcornSearchParams { enable: Some(true), max_selectivity: None });
         QueryPoints {
-            collection_name: self.collection(set.id),
+            collection_name: self.collection_name(set.id),
             query: Some(Query::new_nearest(query.probe)),
             using: Some(VECTOR.to_owned()),
             filter: Some(points::conditions(&query.filter)),
@@ -296,10 +305,10 @@ impl Server {
     }
 }
 
-fn candidates(batch: BatchResult) -> Vec<EngineHit> {
+fn to_hits(batch: BatchResult) -> Vec<EngineHit> {
     let found = batch.result.into_iter();
     found
-        .filter_map(|point| Some(EngineHit { id: points::uuid(point.id)?, similarity: point.score }))
+        .filter_map(|point| Some(EngineHit { id: points::to_uuid(point.id)?, similarity: point.score }))
         .collect()
 }
 
@@ -324,12 +333,17 @@ impl VectorEngine for Server {
     }
 
     /// Returns the ids of the server: several if two processes created one at the same time.
-    async fn ids(&self) -> Result<Vec<Uuid>, EngineError> {
-        Ok(self.names().await?.iter().filter_map(|name| name.strip_prefix(ID_INFIX)?.parse().ok()).collect())
+    async fn server_ids(&self) -> Result<Vec<Uuid>, EngineError> {
+        Ok(self
+            .list_names()
+            .await?
+            .iter()
+            .filter_map(|name| name.strip_prefix(ID_INFIX)?.parse().ok())
+            .collect())
     }
 
     async fn claim(&self, recorded: Option<Uuid>) -> Result<Uuid, EngineError> {
-        let ids = self.ids().await?;
+        let ids = self.server_ids().await?;
         match recorded {
             Some(id) if ids.is_empty() || ids.contains(&id) => Ok(id),
             None if ids.is_empty() => Ok(Uuid::new_v4()),
@@ -341,7 +355,7 @@ impl VectorEngine for Server {
         }
     }
 
-    async fn mark(&self, id: Uuid) -> Result<(), EngineError> {
+    async fn store_server_id(&self, id: Uuid) -> Result<(), EngineError> {
         let empty =
             VectorsConfig { config: Some(vectors_config::Config::ParamsMap(VectorParamsMap::default())) };
         self.create_collection(CreateCollection {
@@ -354,14 +368,14 @@ impl VectorEngine for Server {
     }
 
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError> {
-        Ok(self.names().await?.iter().filter_map(|name| name.parse().ok()).collect())
+        Ok(self.list_names().await?.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
     async fn create(&self, set: &FaceSet) -> Result<(), EngineError> {
-        self.create_collection(self.settings(set)).await?;
+        self.create_collection(self.collection_settings(set)).await?;
         for (name, field) in FIELDS {
             let request = &CreateFieldIndexCollection {
-                collection_name: self.collection(set.id),
+                collection_name: self.collection_name(set.id),
                 wait: Some(true),
                 field_name: name.to_owned(),
                 field_type: Some(field.field_type().into()),
@@ -369,14 +383,14 @@ impl VectorEngine for Server {
                 ..CreateFieldIndexCollection::default()
             };
             self.nodes
-                .call(TIMEOUT, |node| async move { node.create_field_index(request.clone()).await })
+                .call(OPERATION_TIMEOUT, |node| async move { node.create_field_index(request.clone()).await })
                 .await?;
         }
         Ok(())
     }
 
     async fn remove(&self, set: Uuid) -> Result<(), EngineError> {
-        self.delete_collection(self.collection(set)).await
+        self.delete_collection(self.collection_name(set)).await
     }
 
     async fn search(
@@ -388,30 +402,34 @@ impl VectorEngine for Server {
         let mut rest = queries.into_iter().peekable();
         while rest.peek().is_some() {
             let request = &QueryBatchPoints {
-                collection_name: self.collection(set.id),
-                query_points: rest.by_ref().take(BATCH).map(|query| self.query(set, query)).collect(),
+                collection_name: self.collection_name(set.id),
+                query_points: rest
+                    .by_ref()
+                    .take(QUERIES_PER_REQUEST)
+                    .map(|query| self.query_points(set, query))
+                    .collect(),
                 ..QueryBatchPoints::default()
             };
             let response = self
                 .nodes
                 .call(SEARCH_TIMEOUT, |node| async move { node.query_batch(request.clone()).await })
                 .await?;
-            results.extend(response.result.into_iter().map(candidates));
+            results.extend(response.result.into_iter().map(to_hits));
         }
         Ok(results)
     }
 
     async fn update(&self, set: &FaceSet, update: Update) -> Result<(), EngineError> {
         let Update { fence, stored, deleted } = update;
-        let deleted = deleted.into_iter().map(|id| points::deleted(id, fence)).collect();
+        let deleted = deleted.into_iter().map(|id| points::deleted_point(id, fence)).collect();
         self.upsert(set, fence, deleted).await?;
-        let stored = stored.into_iter().map(|face| points::stored(face, fence)).collect();
+        let stored = stored.into_iter().map(|face| points::face_point(face, fence)).collect();
         self.upsert(set, fence, stored).await
     }
 
     async fn page(&self, set: &FaceSet, after: Uuid, limit: usize) -> Result<Vec<EngineFace>, EngineError> {
         let request = &ScrollPoints {
-            collection_name: self.collection(set.id),
+            collection_name: self.collection_name(set.id),
             filter: Some(points::not_deleted()),
             offset: Some(after.to_string().into()),
             // The first face may be `after` itself.
@@ -420,8 +438,11 @@ impl VectorEngine for Server {
             with_vectors: Some(true.into()),
             ..ScrollPoints::default()
         };
-        let page = self.nodes.call(TIMEOUT, |node| async move { node.scroll(request.clone()).await }).await?;
-        let faces = page.result.into_iter().map(points::face);
+        let page = self
+            .nodes
+            .call(OPERATION_TIMEOUT, |node| async move { node.scroll(request.clone()).await })
+            .await?;
+        let faces = page.result.into_iter().map(points::to_face);
         let faces = faces.filter(|face| face.as_ref().is_ok_and(|face| face.id != after) || face.is_err());
         faces.take(limit).collect()
     }
@@ -434,13 +455,17 @@ impl VectorEngine for Server {
     }
 
     async fn info(&self, set: &FaceSet) -> Result<SetInfo, EngineError> {
-        let name = &self.collection(set.id);
-        let response =
-            self.nodes.call(TIMEOUT, |node| async move { node.collection_info(name.clone()).await }).await?;
+        let name = &self.collection_name(set.id);
+        let response = self
+            .nodes
+            .call(OPERATION_TIMEOUT, |node| async move { node.collection_info(name.clone()).await })
+            .await?;
         let info = response.result.ok_or_else(|| EngineError("the server described no collection".into()))?;
         // After a restart, or after an error such as a full disk, the server builds graphs only
         // when the collection is changed.
-        if matches!(info.status(), CollectionStatus::Grey | CollectionStatus::Red) && self.may_wake() {
+        if matches!(info.status(), CollectionStatus::Grey | CollectionStatus::Red)
+            && self.record_graph_request_if_due()
+        {
             if let Some(error) = info.optimizer_status.as_ref().filter(|status| !status.ok) {
                 tracing::error!(set = %set.id, error = error.error, "the server failed to build a graph");
             }
@@ -452,13 +477,15 @@ impl VectorEngine for Server {
             exact: Some(true),
             ..CountPoints::default()
         };
-        let deleted =
-            self.nodes.call(TIMEOUT, |node| async move { node.count(request.clone()).await }).await?;
+        let deleted = self
+            .nodes
+            .call(OPERATION_TIMEOUT, |node| async move { node.count(request.clone()).await })
+            .await?;
         let deleted = deleted.result.map_or(0, |count| count.count);
         Ok(SetInfo {
             faces: info.points_count.unwrap_or_default().saturating_sub(deleted),
             in_graph: info.indexed_vectors_count.unwrap_or_default(),
-            // A node of a cluster may not know yet that graphs are to be built.
+            // A node of a cluster may not have received the request to build graphs yet.
             settled: info.status() == CollectionStatus::Green && builds_graphs(&info),
         })
     }

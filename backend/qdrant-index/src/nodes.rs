@@ -8,17 +8,18 @@ use std::time::{Duration, Instant};
 use store::index::engine::EngineError;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time limit of the gRPC client. It is longer than every limit of a caller, so those apply.
+/// Time limit of the gRPC client. It is longer than the limits of all callers, so only theirs
+/// apply.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time of a request on all nodes together. Some requests run inside a transaction, which
 /// Postgres ends after 60 s without a statement.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(40);
 /// Time after a failure in which a node gets a request only if no other node responds.
 const AVOID_INTERVAL: Duration = Duration::from_secs(10);
-/// Maximum time of a request to such a node, if the others get it too.
+/// Maximum time of a request to such a node, if the other nodes also receive the request.
 const AVOIDED_TIMEOUT: Duration = Duration::from_millis(500);
 /// Number of connections to each node.
-const CONNECTIONS: usize = 2;
+const CONNECTIONS_PER_NODE: usize = 2;
 /// Codes of gRPC that show that a node is not available: cancelled, unknown, deadline exceeded,
 /// resource exhausted, failed precondition, internal, unavailable. The client reports a failed
 /// connection as internal.
@@ -39,8 +40,8 @@ struct Node {
 
 struct State {
     client: Qdrant,
-    /// When a request last failed. `None` after a request that succeeded.
-    failed: Option<Instant>,
+    /// Time of the last failed request. `None` after a request that succeeded.
+    failed_at: Option<Instant>,
 }
 
 impl fmt::Debug for Nodes {
@@ -52,7 +53,7 @@ impl fmt::Debug for Nodes {
 impl Nodes {
     pub(crate) fn new(urls: &[String], api_key: Option<&str>) -> Result<Self, InvalidAddress> {
         let node = |url: &String| {
-            let state = Mutex::new(State { client: client(url, api_key)?, failed: None });
+            let state = Mutex::new(State { client: new_client(url, api_key)?, failed_at: None });
             Ok(Node { url: url.clone(), state })
         };
         let nodes = urls.iter().map(node).collect::<Result<_, _>>()?;
@@ -79,7 +80,7 @@ impl Nodes {
             match self.send_to(node, remaining, &work).await {
                 Ok(response) => return Ok(response),
                 Err(Failure::Request(error)) => return Err(error),
-                Err(Failure::Node(error) | Failure::Absent(error)) => last_error = error,
+                Err(Failure::Node(error) | Failure::NotFound(error)) => last_error = error,
             }
         }
         Err(last_error)
@@ -90,7 +91,7 @@ impl Nodes {
     ///
     /// # Errors
     /// Fails if no node responds, or if one rejects the request.
-    pub(crate) async fn each<T, F: Future<Output = Result<T, QdrantError>>>(
+    pub(crate) async fn call_all<T, F: Future<Output = Result<T, QdrantError>>>(
         &self,
         timeout: Duration,
         work: impl Fn(Qdrant) -> F,
@@ -105,7 +106,7 @@ impl Nodes {
             match response {
                 Ok(response) => responses.push(response),
                 Err(Failure::Request(error)) => return Err(error),
-                Err(Failure::Node(error) | Failure::Absent(error)) => last_error = error,
+                Err(Failure::Node(error) | Failure::NotFound(error)) => last_error = error,
             }
         }
         if responses.is_empty() { Err(last_error) } else { Ok(responses) }
@@ -121,20 +122,20 @@ impl Nodes {
         let request = work(node.state().client.clone());
         let failure = match tokio::time::timeout(timeout, request).await {
             Ok(Ok(response)) => {
-                node.state().failed = None;
+                node.state().failed_at = None;
                 return Ok(response);
             }
             Ok(Err(error)) => classify(url, &error),
             Err(_) => {
-                // The connection may be dead without a sign of it. A new client opens another one.
-                if let Ok(new) = client(url, self.api_key.as_deref()) {
-                    node.state().client = new;
+                // The connection may be broken without an error. A new client opens another one.
+                if let Ok(client) = new_client(url, self.api_key.as_deref()) {
+                    node.state().client = client;
                 }
-                Failure::Node(EngineError(format!("{url} did not answer within {timeout:?}")))
+                Failure::Node(EngineError(format!("{url} did not respond within {timeout:?}")))
             }
         };
         if matches!(failure, Failure::Node(_)) {
-            node.state().failed = Some(Instant::now());
+            node.state().failed_at = Some(Instant::now());
         }
         Err(failure)
     }
@@ -146,18 +147,18 @@ impl Node {
     }
 
     fn is_avoided(&self) -> bool {
-        self.state().failed.is_some_and(|failed| failed.elapsed() < AVOID_INTERVAL)
+        self.state().failed_at.is_some_and(|failed_at| failed_at.elapsed() < AVOID_INTERVAL)
     }
 }
 
 /// Returns a client. It connects when it is first used.
-fn client(url: &str, api_key: Option<&str>) -> Result<Qdrant, InvalidAddress> {
+fn new_client(url: &str, api_key: Option<&str>) -> Result<Qdrant, InvalidAddress> {
     let mut config = Qdrant::from_url(url)
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(REQUEST_TIMEOUT)
         .skip_compatibility_check()
         .api_key(api_key);
-    config.pool_size = CONNECTIONS;
+    config.pool_size = CONNECTIONS_PER_NODE;
     config.build().map_err(|error| InvalidAddress { url: url.to_owned(), reason: error.to_string() })
 }
 
@@ -165,7 +166,7 @@ enum Failure {
     /// The node is not available. Another one may be.
     Node(EngineError),
     /// The node lacks the collection. Another one may have it.
-    Absent(EngineError),
+    NotFound(EngineError),
     /// The request failed. It would fail on the other nodes too.
     Request(EngineError),
 }
@@ -175,7 +176,7 @@ fn classify(url: &str, error: &QdrantError) -> Failure {
         QdrantError::ResponseError { status } => {
             let text = EngineError(format!("{url}: {}", status.message()));
             match i32::from(status.code()) {
-                NOT_FOUND => Failure::Absent(text),
+                NOT_FOUND => Failure::NotFound(text),
                 code if NODE_ERRORS.contains(&code) => Failure::Node(text),
                 _ => Failure::Request(text),
             }

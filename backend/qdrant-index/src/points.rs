@@ -16,7 +16,7 @@ const COLLECTION: &str = "collection_id";
 const SUBJECT: &str = "has_subject";
 const FAILED: &str = "failed";
 const QUALITY: &str = "quality";
-/// When the face was stored, in microseconds since 1970.
+/// Time at which the face was stored, in microseconds since 1970.
 const STORED: &str = "stored_us";
 /// Whether the face was deleted. The point of a deleted face has only this field and `fence`.
 const DELETED: &str = "deleted";
@@ -26,7 +26,8 @@ const FENCE: &str = "fence";
 /// The index of a field.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Field {
-    /// The facecrawl collection of a face. Qdrant stores the points of one together.
+    /// The facecrawl collection of a face. Qdrant stores the points of one such collection
+    /// together.
     Tenant,
     Bool,
     Float,
@@ -45,8 +46,8 @@ impl Field {
     }
 
     /// Returns the parameters of the index. Qdrant builds one graph for each large facecrawl
-    /// collection.
-    /// Graphs for the values of the other fields would multiply the time to build a set.
+    /// collection. Graphs for the values of the other fields would multiply the time to build a
+    /// set.
     pub(crate) fn params(self) -> PayloadIndexParams {
         let index_params = match self {
             Self::Tenant => IndexParams::UuidIndexParams(UuidIndexParams {
@@ -82,11 +83,11 @@ pub(crate) const FIELDS: [(&str, Field); 6] = [
     (STORED, Field::Time),
 ];
 
-pub(crate) fn stored(face: EngineFace, fence: i64) -> PointStruct {
+pub(crate) fn face_point(face: EngineFace, fence: i64) -> PointStruct {
     let mut payload: HashMap<String, Value> = HashMap::from([
         (COLLECTION.to_owned(), face.collection_id.to_string().into()),
         (SUBJECT.to_owned(), face.has_subject.into()),
-        (FAILED.to_owned(), face.failed.into()),
+        (FAILED.to_owned(), face.failed_quality.into()),
         (STORED.to_owned(), face.stored_us.into()),
         (FENCE.to_owned(), fence.into()),
     ]);
@@ -96,7 +97,7 @@ pub(crate) fn stored(face: EngineFace, fence: i64) -> PointStruct {
     point(face.id, HashMap::from([(VECTOR.to_owned(), face.embedding.into())]), payload)
 }
 
-pub(crate) fn deleted(face: Uuid, fence: i64) -> PointStruct {
+pub(crate) fn deleted_point(face: Uuid, fence: i64) -> PointStruct {
     let payload = [(DELETED.to_owned(), true.into()), (FENCE.to_owned(), fence.into())];
     point(face, HashMap::new(), HashMap::from(payload))
 }
@@ -114,15 +115,15 @@ fn point(
     }
 }
 
-pub(crate) fn face(point: RetrievedPoint) -> Result<EngineFace, EngineError> {
-    let id = uuid(point.id).ok_or_else(|| EngineError("a point has no UUID".into()))?;
+pub(crate) fn to_face(point: RetrievedPoint) -> Result<EngineFace, EngineError> {
+    let id = to_uuid(point.id).ok_or_else(|| EngineError("a point has no UUID".into()))?;
     let field = |name: &str| point.payload.get(name);
     let collection = field(COLLECTION).and_then(|value| value.as_str()).and_then(|id| id.parse().ok());
     Ok(EngineFace {
         id,
         collection_id: collection.ok_or_else(|| EngineError(format!("the face {id} has no collection")))?,
         has_subject: field(SUBJECT).and_then(Value::as_bool).unwrap_or_default(),
-        failed: field(FAILED).and_then(Value::as_bool).unwrap_or_default(),
+        failed_quality: field(FAILED).and_then(Value::as_bool).unwrap_or_default(),
         stored_us: field(STORED).and_then(Value::as_integer).unwrap_or_default(),
         quality: field(QUALITY).and_then(Value::as_double).map(|quality| quality as f32),
         embedding: embedding(point.vectors).unwrap_or_default(),
@@ -137,7 +138,7 @@ fn embedding(vectors: Option<VectorsOutput>) -> Option<Vec<f32>> {
     }
 }
 
-pub(crate) fn uuid(id: Option<PointId>) -> Option<Uuid> {
+pub(crate) fn to_uuid(id: Option<PointId>) -> Option<Uuid> {
     match id?.point_id_options? {
         point_id::PointIdOptions::Uuid(id) => id.parse().ok(),
         point_id::PointIdOptions::Num(_) => None,

@@ -12,7 +12,7 @@ impl Queue {
     /// scheduled time, then oldest job.
     ///
     /// Skips jobs that another worker is claiming, so under contention the result can be shorter.
-    /// At most one of the returned jobs must run alone ([`ClaimedJob::runs_alone`]).
+    /// At most one of the returned jobs must run alone ([`ClaimedJob::must_run_alone`]).
     pub async fn claim(
         &self,
         kinds: &[String],
@@ -81,10 +81,10 @@ impl Queue {
             .await?)
     }
 
-    /// Returns whether a job of the kind is due that belongs to another tenant than `tenant`. A
-    /// long job can ask this, and let the other tenant have its turn.
-    pub async fn others_wait(&self, kind: &str, tenant: Uuid) -> Result<bool, QueueError> {
-        Ok(sqlx::query_scalar(OTHERS_WAIT).bind(kind).bind(tenant).fetch_one(&self.pool).await?)
+    /// Returns `true` if a job of the kind is due that belongs to a tenant other than `tenant`. A
+    /// long job can then end its run early.
+    pub async fn has_other_waiting_tenants(&self, kind: &str, tenant: Uuid) -> Result<bool, QueueError> {
+        Ok(sqlx::query_scalar(HAS_OTHER_TENANTS).bind(kind).bind(tenant).fetch_one(&self.pool).await?)
     }
 
     /// Records that a job is the only one in its process. If its lease expires, it counts as the
@@ -96,7 +96,7 @@ impl Queue {
         self.set_alone(claim, true).await
     }
 
-    /// Returns whether the job is marked as the only one in its process. The mark ends with
+    /// Returns `true` if the job is marked as the only one in its process. The mark ends with
     /// progress ([`Self::record_progress`]) and with [`Self::end_alone`].
     ///
     /// # Errors
@@ -119,11 +119,11 @@ impl Queue {
     async fn set_alone(&self, claim: Claim, alone: bool) -> Result<(), QueueError> {
         let sql = "update jobs set alone = $3 where id = $1 and fence = $2 and state = 'running'";
         let done = sqlx::query(sql).bind(claim.id).bind(claim.fence).bind(alone).execute(&self.pool).await?;
-        changed(&done, claim)
+        ensure_changed(&done, claim)
     }
 
-    /// Extends the leases. Returns the lost claims. A claim is neither extended nor lost while
-    /// another transaction has locked its row, for example to complete or hold the job. A locked
+    /// Extends the leases and returns the lost claims. A claim whose row is locked by another
+    /// transaction, for example to complete or hold the job, is neither extended nor lost. A locked
     /// row cannot be rescued.
     pub async fn heartbeat(&self, claims: &[Claim]) -> Result<Vec<Claim>, QueueError> {
         if claims.is_empty() {
@@ -138,7 +138,8 @@ impl Queue {
             .await?)
     }
 
-    /// Returns the time until a job of `kinds` is due: zero for now, `None` if none is scheduled.
+    /// Returns the time until a job of `kinds` is due: zero if one is due now, `None` if none is
+    /// scheduled.
     pub async fn next_due(&self, kinds: &[String]) -> Result<Option<Duration>, QueueError> {
         let seconds: Option<f64> = sqlx::query_scalar(NEXT_DUE)
             .bind(kinds)
@@ -151,8 +152,8 @@ impl Queue {
 }
 
 /// Fails with `Stale` if the statement changed nothing, because the claim is no longer held.
-pub(crate) fn changed(done: &PgQueryResult, claim: Claim) -> Result<(), QueueError> {
-    if done.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
+pub(crate) fn ensure_changed(result: &PgQueryResult, claim: Claim) -> Result<(), QueueError> {
+    if result.rows_affected() == 0 { Err(QueueError::Stale(claim.id)) } else { Ok(()) }
 }
 
 /// Splits claims into ids and fences, as `unnest` expects them.
@@ -317,7 +318,7 @@ const CLAIM_OTHER_TENANTS: &str = concat!(
 );
 
 /// Reads two ranges of the index `jobs_tenants`, so that the jobs of the tenant are not read.
-const OTHERS_WAIT: &str = "
+const HAS_OTHER_TENANTS: &str = "
 select exists (
     select 1 from jobs where kind = $1 and tenant < $2 and scheduled_at <= now() and state <> 'running' and not held
 ) or exists (
@@ -325,16 +326,16 @@ select exists (
 )";
 
 const HEARTBEAT: &str = "
-with mine as (
+with claims as (
     select id, fence from unnest($1::uuid[], $2::bigint[]) as m(id, fence)
 ), picked as materialized (
-    select j.id from mine m cross join lateral (
+    select j.id from claims m cross join lateral (
         select id from jobs where id = m.id and fence = m.fence and state = 'running' limit 1 for update skip locked
     ) j
-), kept as (
+), extended as (
     update jobs set lease_until = clock_timestamp() + $3 where id = any(array(select id from picked))
 )
-select m.id, m.fence from mine m
+select m.id, m.fence from claims m
 where (m.id, m.fence) not in (select id, fence from jobs where id = any($1) and state = 'running')";
 
 const NEXT_DUE: &str = concat!(

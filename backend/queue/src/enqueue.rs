@@ -1,5 +1,5 @@
-use crate::partitions::PLACES_WHEN_CROWDED;
-use crate::queue::{lock_groups_shared, wake};
+use crate::partitions::REDUCED_PLACES;
+use crate::queue::{lock_groups_shared, notify_workers};
 use crate::{NewJob, Queue, QueueError};
 use sha2::{Digest, Sha256};
 use sqlx::PgConnection;
@@ -20,10 +20,11 @@ pub enum Enqueued {
 
 impl Queue {
     /// Adds jobs inside the caller's transaction. Returns one result per job, in input order. Jobs
-    /// of a held group are held. Waiting workers wake up when the transaction commits.
+    /// of a held group are held. Waiting workers notify_workers up when the transaction commits.
     ///
     /// # Errors
-    /// Fails with `Invalid` if a job cannot be stored. The text names it, and no job is added.
+    /// Fails with `Invalid` if a job cannot be stored. The text contains its index. No job is
+    /// added.
     pub async fn enqueue(
         &self,
         conn: &mut PgConnection,
@@ -33,7 +34,7 @@ impl Queue {
             return Ok(Vec::new());
         }
         for (index, job) in jobs.iter().enumerate() {
-            check(job).map_err(|reason| QueueError::Invalid(format!("job {index}: {reason}")))?;
+            check_job(job).map_err(|reason| QueueError::Invalid(format!("job {index}: {reason}")))?;
         }
         // The lock and the insert must be two statements. The insert takes its snapshot after the
         // lock is held, so it sees whether the group was held in the meantime.
@@ -64,12 +65,12 @@ impl Queue {
             .bind(column(&order, |i| jobs[i].partition_key.as_deref()))
             .bind(self.config.partition_window)
             .bind(self.config.group_window)
-            .bind(PLACES_WHEN_CROWDED)
+            .bind(REDUCED_PLACES)
             .bind(column(&order, |i| jobs[i].tenant))
             .fetch_all(&mut *conn)
             .await?;
         if added.iter().any(|&(_, due)| due) {
-            wake(conn).await?;
+            notify_workers(conn).await?;
         }
         let added: BTreeSet<Uuid> = added.into_iter().map(|(id, _)| id).collect();
         Ok(ids
@@ -89,29 +90,29 @@ with n as materialized (
                 $8::uuid[], $9::text[], $13::uuid[])
          with ordinality
          as n(id, kind, payload, priority, max_attempts, scheduled_at, unique_key, group_id, partition_key, tenant, position)
-), lines as materialized (
-    select l.kind, l.group_id, l.partition_key, line.length
+), key_sizes as materialized (
+    select l.kind, l.group_id, l.partition_key, key_size.length
     from (select distinct kind, group_id, partition_key from n where partition_key is not null) l cross join lateral (
         select count(*) as length from (
             select 1 from jobs j
             where j.group_id = l.group_id and j.kind = l.kind and j.partition_key = l.partition_key and not j.parked
             limit $10
-        ) standing
-    ) line
-), crowds as materialized (
-    select g.kind, g.group_id, crowd.size
+        ) unparked
+    ) key_size
+), group_sizes as materialized (
+    select g.kind, g.group_id, group_size.size
     from (select distinct kind, group_id from n where partition_key is not null) g cross join lateral (
         select count(*) as size from (
             select 1 from jobs j
             where j.group_id = g.group_id and j.kind = g.kind and j.partition_key is not null and not j.parked
             limit $11
-        ) standing
-    ) crowd
+        ) unparked
+    ) group_size
 ), in_partition as (
     select n.*, c.size,
            coalesce(l.length + n.place > case when c.size >= $11 / 2 then least($10, $12) else $10 end, false) as partition_full
-    from n left join lines l on l.kind = n.kind and l.group_id = n.group_id and l.partition_key = n.partition_key
-           left join crowds c on c.kind = n.kind and c.group_id = n.group_id
+    from n left join key_sizes l on l.kind = n.kind and l.group_id = n.group_id and l.partition_key = n.partition_key
+           left join group_sizes c on c.kind = n.kind and c.group_id = n.group_id
 ), placed as (
     select i.*, partition_full or (partition_key is not null and size + count(*) filter (where partition_key is not null and not partition_full)
                over (partition by kind, group_id order by priority, position) > $11) as parked,
@@ -126,7 +127,7 @@ on conflict (kind, unique_key) where unique_key is not null do nothing
 returning id, not held and scheduled_at <= clock_timestamp()";
 
 /// Rejects, with a readable reason, a job that Postgres would reject.
-fn check(job: &NewJob) -> Result<(), String> {
+fn check_job(job: &NewJob) -> Result<(), String> {
     if job.kind.is_empty() || job.kind.contains('\0') {
         return Err(format!("the kind is {:?}; it must be a non-empty string without NUL", job.kind));
     }

@@ -7,9 +7,9 @@
 //!
 //! Each change of a whole group acquires the group's exclusive lock, which waits for transactions
 //! that add, complete or fail jobs of the group. It then updates the rows in two passes: first all
-//! rows that are not locked, then the rest. Waiting for row locks in the second pass is safe,
+//! rows that are not locked, then the others. Waiting for row locks in the second pass is safe,
 //! because statements that hold such a lock never wait for a row (see `claim`).
-use crate::queue::{lock_groups_shared, wake};
+use crate::queue::{lock_groups_shared, notify_workers};
 use crate::settle::finish;
 use crate::{Queue, QueueError};
 use sqlx::PgConnection;
@@ -27,8 +27,8 @@ impl Queue {
 }
 
 impl Groups {
-    /// Holds a group: none of its jobs is claimed until [`Self::release`] is called. This
-    /// includes jobs added meanwhile. Running jobs continue. Holding a held group has no effect.
+    /// Holds a group: none of its jobs is claimed until [`Self::release`] is called. This includes
+    /// jobs that are added later. Running jobs continue. Holding a held group has no effect.
     ///
     /// This function and the next two wait for transactions that settle jobs of the group. Call
     /// them before you lock rows that such transactions also write. The opposite order can end in a
@@ -49,20 +49,20 @@ impl Groups {
     pub async fn release(self, conn: &mut PgConnection, group: Uuid) -> Result<(), QueueError> {
         lock_group(conn, group).await?;
         sqlx::query("delete from job_groups where id = $1").bind(group).execute(&mut *conn).await?;
-        let mut freed = 0;
+        let mut released = 0;
         for pass in RELEASE {
-            freed += sqlx::query(pass).bind(group).execute(&mut *conn).await?.rows_affected();
+            released += sqlx::query(pass).bind(group).execute(&mut *conn).await?.rows_affected();
         }
-        if freed > 0 {
-            wake(conn).await?;
+        if released > 0 {
+            notify_workers(conn).await?;
         }
         Ok(())
     }
 
     /// Makes jobs of the groups due now if they wait for a later time, and returns their number.
     /// Jobs of held groups keep waiting. A job whose row is locked keeps its time.
-    pub async fn hasten(self, conn: &mut PgConnection, groups: &[Uuid]) -> Result<u64, QueueError> {
-        let hastened = sqlx::query(
+    pub async fn make_due(self, conn: &mut PgConnection, groups: &[Uuid]) -> Result<u64, QueueError> {
+        let count = sqlx::query(
             "with picked as materialized (
                  select id from jobs
                  where group_id = any($1) and state in ('available', 'retryable') and not held and scheduled_at > now()
@@ -73,26 +73,26 @@ impl Groups {
         .execute(&mut *conn)
         .await?
         .rows_affected();
-        if hastened > 0 {
-            wake(conn).await?;
+        if count > 0 {
+            notify_workers(conn).await?;
         }
-        Ok(hastened)
+        Ok(count)
     }
 
-    /// Removes the hold of a group and cancels at most `most` of its live jobs, unparked jobs
-    /// first. Returns the number cancelled; a number below `most` means that no live jobs remain.
+    /// Removes the hold of a group and cancels at most `limit` of its live jobs, unparked jobs
+    /// first. Returns the number cancelled; a number below `limit` means that no live jobs remain.
     ///
     /// Running jobs are cancelled too: their rows are deleted and their fences incremented, so
     /// later calls of their workers are stale. Parked jobs leave no record, because there can be a
     /// million of them.
-    pub async fn cancel(self, conn: &mut PgConnection, group: Uuid, most: i64) -> Result<u64, QueueError> {
+    pub async fn cancel(self, conn: &mut PgConnection, group: Uuid, limit: i64) -> Result<u64, QueueError> {
         lock_group(conn, group).await?;
         sqlx::query("delete from job_groups where id = $1").bind(group).execute(&mut *conn).await?;
         let mut cancelled = 0;
         for pass in CANCEL {
-            let remaining = most.saturating_sub_unsigned(cancelled).max(0);
-            let done = sqlx::query(pass).bind(group).bind(remaining).execute(&mut *conn).await?;
-            cancelled += done.rows_affected();
+            let remaining = limit.saturating_sub_unsigned(cancelled).max(0);
+            let result = sqlx::query(pass).bind(group).bind(remaining).execute(&mut *conn).await?;
+            cancelled += result.rows_affected();
         }
         Ok(cancelled)
     }
@@ -163,21 +163,21 @@ async fn lock_group(conn: &mut PgConnection, group: Uuid) -> Result<(), QueueErr
     Ok(())
 }
 
-/// Selects the unparked rows of the group that match `$which`, and locks them with `$lock`. The
+/// Selects the unparked rows of the group that match `$filter`, and locks them with `$lock`. The
 /// index `jobs_line` does not contain parked rows.
 macro_rules! picked {
-    ($which:literal, $lock:expr) => {
-        concat!("with picked as materialized (select id from jobs where group_id = $1", $which, $lock, ")")
+    ($filter:literal, $lock:expr) => {
+        concat!("with picked as materialized (select id from jobs where group_id = $1", $filter, $lock, ")")
     };
 }
 /// Locking clause of the first pass, which locks only rows that are not locked.
-macro_rules! free {
+macro_rules! lock_unlocked {
     () => {
         " for update skip locked"
     };
 }
 /// Locking clause of the second pass, which locks the remaining rows in a fixed order.
-macro_rules! rest {
+macro_rules! lock_remaining {
     () => {
         " order by id for update"
     };
@@ -202,21 +202,21 @@ macro_rules! cancel {
     ($lock:expr) => {
         concat!(
             picked!(" and not parked", concat!($lock, " limit $2")),
-            ", gone as (
+            ", deleted as (
     delete from jobs using picked where jobs.id = picked.id
     returning jobs.id, group_id, jobs.fence + 1 as fence, scheduled_at, created_at, priority, attempt, max_attempts,
               kind, unique_key, locked_by, last_error, payload
 ) ",
-            finish!("gone", "cancelled", "last_error")
+            finish!("deleted", "cancelled", "last_error")
         )
     };
 }
 
-const HOLD: [&str; 2] = [hold!(free!()), hold!(rest!())];
-const RELEASE: [&str; 2] = [release!(free!()), release!(rest!())];
+const HOLD: [&str; 2] = [hold!(lock_unlocked!()), hold!(lock_remaining!())];
+const RELEASE: [&str; 2] = [release!(lock_unlocked!()), release!(lock_remaining!())];
 /// The third statement deletes parked jobs.
 const CANCEL: [&str; 3] = [
-    cancel!(free!()),
-    cancel!(rest!()),
+    cancel!(lock_unlocked!()),
+    cancel!(lock_remaining!()),
     "delete from jobs where id = any(array(select id from jobs where group_id = $1 and parked limit $2))",
 ];

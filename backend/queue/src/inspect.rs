@@ -1,7 +1,7 @@
-//! Functions for operators, which list, get, retry, cancel and count jobs.
+//! Lists, gets, retries, cancels and counts jobs, for operators.
 use crate::claim::{bands, interval};
 use crate::enqueue::stored_key;
-use crate::queue::{lock_groups_shared, wake};
+use crate::queue::{lock_groups_shared, notify_workers};
 use crate::settle::finish;
 use crate::{JobRow, JobState, Queue, QueueError};
 use sqlx::{PgConnection, Postgres, QueryBuilder};
@@ -83,17 +83,17 @@ impl Jobs<'_> {
                 // by the constants in their conditions.
                 query.push(" and state = '").push(state.as_str()).push("'");
             }
-            // Uses a range of pairs (see `push_range`) instead of `group_id =` and `id <`.
-            // Otherwise the planner would scan along the ids, past all jobs newer than the group's
-            // last job, and it cannot estimate their number.
-            let along_kind = kind.filter(|_| group.is_none() && *state == Some(JobState::Completed));
-            if let Some(kind) = kind.filter(|_| along_kind.is_none()) {
+            // This is a range of pairs (see `push_range`), not `group_id =` and `id <`. Otherwise
+            // the planner, which cannot estimate the number of jobs newer than the group's last
+            // job, would scan all of them in the order of the ids.
+            let completed_kind = kind.filter(|_| group.is_none() && *state == Some(JobState::Completed));
+            if let Some(kind) = kind.filter(|_| completed_kind.is_none()) {
                 query.push(" and kind = ").push_bind(kind);
             }
             let order = if let Some(group) = group {
                 query.push(" and group_id is not null");
                 push_range(&mut query, "group_id", group, before)
-            } else if let Some(kind) = along_kind {
+            } else if let Some(kind) = completed_kind {
                 push_range(&mut query, "kind", kind, before)
             } else {
                 query.push(" and id < ").push_bind(before.unwrap_or(Uuid::max()));
@@ -151,11 +151,11 @@ impl Jobs<'_> {
         }
         let row: Option<JobRow> = sqlx::query_as(RETRY).bind(id).fetch_optional(&mut *conn).await?;
         let row = row.ok_or(QueueError::Duplicate(id))?;
-        wake(conn).await?;
+        notify_workers(conn).await?;
         Ok(row)
     }
 
-    /// Sets the tenant of a live job, for example after a retry: records contain no tenant.
+    /// Sets the tenant of a live job, for example after a retry. Records contain no tenant.
     pub async fn set_tenant(self, conn: &mut PgConnection, id: Uuid, tenant: Uuid) -> Result<(), QueueError> {
         sqlx::query("update jobs set tenant = $2 where id = $1").bind(id).bind(tenant).execute(conn).await?;
         Ok(())
@@ -266,7 +266,7 @@ impl Table {
     }
 }
 
-/// Works like [`bands`], for all kinds with at least one job. A skip scan also finds these kinds.
+/// Works like [`bands`], for all kinds with at least one job. A skip scan finds these kinds too.
 macro_rules! every_band {
     () => {
         concat!(
@@ -299,7 +299,7 @@ const DEPTH: &str = concat!(
 
 /// The delete reads the ids that the insert returned, so it deletes only the inserted row.
 const RETRY: &str = "
-with back as (
+with inserted as (
     insert into jobs (id, group_id, fence, scheduled_at, created_at, priority, max_attempts, held, kind, unique_key,
                       locked_by, last_error, payload)
     select id, group_id, fence + 1, clock_timestamp(), created_at, priority, max_attempts,
@@ -307,19 +307,19 @@ with back as (
     from finished_jobs where id = $1
     on conflict (kind, unique_key) where unique_key is not null do nothing
     returning *
-), gone as (
-    delete from finished_jobs where id in (select id from back)
+), deleted as (
+    delete from finished_jobs where id in (select id from inserted)
 )
 select id, kind, state::text as state, payload, attempt, max_attempts, priority, scheduled_at, created_at,
-       null::timestamptz as finished_at, last_error, group_id, held, locked_by from back";
+       null::timestamptz as finished_at, last_error, group_id, held, locked_by from inserted";
 
 const CANCEL: &str = concat!(
-    "with gone as (
+    "with deleted as (
     delete from jobs where id = $1
     returning id, group_id, fence + 1 as fence, scheduled_at, created_at, priority, attempt, max_attempts,
               kind, unique_key, locked_by, last_error, payload
 ) ",
-    finish!("gone", "cancelled", "last_error"),
+    finish!("deleted", "cancelled", "last_error"),
     " returning id, kind, state::text as state, payload, attempt, max_attempts, priority, scheduled_at, created_at,
        finished_at, last_error, group_id, false as held, locked_by"
 );

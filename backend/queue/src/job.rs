@@ -128,7 +128,7 @@ pub struct ClaimedJob {
     /// Number of this attempt, from 1.
     pub attempt: i16,
     pub max_attempts: i16,
-    /// Number of times that this job's lease expired, also because of another job's crash.
+    /// Number of times that this job's lease expired, even if another job caused the crash.
     pub crashes: i16,
     pub group_id: Option<Uuid>,
     /// The tenant for which the job runs; nil if the job belongs to no tenant.
@@ -136,9 +136,9 @@ pub struct ClaimedJob {
 }
 
 impl ClaimedJob {
-    /// Returns `true` if no other job may run in the process: after two lease expiries. A runner
+    /// Returns `true` after two lease expiries: no other job may then run in the process. A runner
     /// makes an exception for kinds that cannot end the process.
-    pub fn runs_alone(&self) -> bool {
+    pub fn must_run_alone(&self) -> bool {
         self.crashes > 1
     }
 }

@@ -13,31 +13,31 @@ use uuid::Uuid;
 /// Rows per statement. One statement takes some tens of milliseconds.
 const BATCH: i64 = 5_000;
 /// Key of the advisory lock that the purging process holds.
-const LOCK: i64 = 0x7075_7267_6500;
+const PURGE_LOCK: i64 = 0x7075_7267_6500;
 
 impl Queue {
     /// Deletes completed and cancelled jobs older than `keep_finished`. Returns the number deleted.
     ///
-    /// Pauses after each statement for as long as that statement took. Does nothing while another
-    /// process purges. The call can be interrupted at any time: finished statements are not undone,
-    /// and the next call continues.
+    /// Each pause is as long as the statement before it. Does nothing while another process purges.
+    /// The call can be interrupted at any time: finished statements are not undone, and the next
+    /// call continues.
     pub async fn purge(&self) -> Result<u64, QueueError> {
         let mut purged = 0;
         loop {
-            let begun = Instant::now();
-            let deleted = with_time_limit(self.config.lease, self.purge_some()).await?;
+            let start = Instant::now();
+            let deleted = with_time_limit(self.config.lease, self.purge_batch()).await?;
             purged += deleted.unsigned_abs();
             if deleted < BATCH {
                 return Ok(purged);
             }
-            tokio::time::sleep(begun.elapsed()).await;
+            tokio::time::sleep(start.elapsed()).await;
         }
     }
 
     /// Runs one purge statement. Returns the number deleted.
-    async fn purge_some(&self) -> Result<i64, QueueError> {
+    async fn purge_batch(&self) -> Result<i64, QueueError> {
         let keep = interval(self.config.keep_finished);
-        Ok(sqlx::query_scalar(PURGE).bind(keep).bind(BATCH).bind(LOCK).fetch_one(&self.pool).await?)
+        Ok(sqlx::query_scalar(PURGE).bind(keep).bind(BATCH).bind(PURGE_LOCK).fetch_one(&self.pool).await?)
     }
 }
 
@@ -77,8 +77,8 @@ impl Groups {
             return Ok(redacted);
         }
         for statement in REDACT_KEYED {
-            let done = sqlx::query(statement).bind(groups).bind(keys).execute(&mut *conn).await?;
-            redacted += done.rows_affected();
+            let result = sqlx::query(statement).bind(groups).bind(keys).execute(&mut *conn).await?;
+            redacted += result.rows_affected();
         }
         sqlx::query(REDACT_LIVE).bind(groups).bind(keys).execute(conn).await?;
         Ok(redacted)
@@ -98,18 +98,18 @@ impl Groups {
 
 /// Deletes the oldest jobs first (index `finished_jobs_purge`). Skips rows that are being retried.
 const PURGE: &str = "
-with gate as materialized (
-    select pg_try_advisory_xact_lock($3) as mine
+with lock as materialized (
+    select pg_try_advisory_xact_lock($3) as acquired
 ), old as materialized (
-    select j.id from gate cross join lateral (
+    select j.id from lock cross join lateral (
         select id from finished_jobs
-        where mine and state <> 'discarded' and finished_at < now() - $1::interval
+        where acquired and state <> 'discarded' and finished_at < now() - $1::interval
         order by finished_at limit $2 for update skip locked
     ) j
-), gone as (
+), deleted as (
     delete from finished_jobs where id = any(array(select id from old)) returning 1
 )
-select count(*) from gone";
+select count(*) from deleted";
 
 /// Skips rows that are being retried.
 const PURGE_DISCARDED: &str = "

@@ -1,6 +1,6 @@
-//! The queue handle, its configuration and its errors, and what all operations share: the locks of
-//! groups, the notification of workers and the time limit of a call. The operations are in sibling
-//! modules.
+//! The queue handle, its configuration and its errors, and functions for all operations: the locks
+//! of groups, the notification of workers and the time limit of a call. The operations are in
+//! sibling modules.
 use sqlx::{AssertSqlSafe, PgConnection, PgPool};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use uuid::Uuid;
 /// The `NOTIFY` channel that wakes waiting workers. The payload is empty.
 pub const CHANNEL: &str = "facecrawl_jobs";
 
-/// How long a call waits for one of the queue's own connections before it fails.
+/// Time for which a call waits for one of the queue's own connections before it fails.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum value, in milliseconds, of a Postgres timeout setting.
@@ -18,20 +18,20 @@ const MAX_MILLISECONDS: u128 = i32::MAX as u128;
 
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How long a claim is valid without a heartbeat.
+    /// Time for which a claim is valid without a heartbeat.
     pub lease: Duration,
     /// First retry delay. It doubles with every attempt and has jitter.
     pub retry_base: Duration,
     pub retry_max: Duration,
-    /// How long completed and cancelled jobs are kept.
+    /// Time for which completed and cancelled jobs are kept.
     pub keep_finished: Duration,
     /// Maximum number of unparked jobs of one kind, group and partition key. Others are parked.
     pub partition_window: i64,
     /// Maximum number of unparked jobs with the same kind and group, over all partition keys. Once
-    /// half of this number is reached, each partition key gets only a few places. So in a group
-    /// with very many keys, the keys share the remaining places.
+    /// half of this number is reached, each partition key gets only a few places, so that very many
+    /// keys can share the other half.
     pub group_window: i64,
-    /// The newest schema version that this program knows. With a newer one, it claims no jobs.
+    /// The newest schema version that this program supports. With a newer one, it claims no jobs.
     pub schema_version: i64,
 }
 
@@ -80,7 +80,7 @@ impl QueueError {
 pub(crate) struct PartitionCursor {
     /// Kind and id of the last group of the last pass. The default sorts before all groups.
     pub(crate) group: (String, Uuid),
-    /// The last key that the last pass visited in each group. No entry: start at the first key.
+    /// The last visited key of each group. Without an entry, a pass starts at the first key.
     pub(crate) partitions: HashMap<(String, Uuid), String>,
 }
 
@@ -155,13 +155,13 @@ pub(crate) async fn lock_groups_shared(conn: &mut PgConnection, groups: &[Uuid])
 
 /// Wakes waiting workers when the transaction commits. Postgres sends equal notifications of one
 /// transaction only once.
-pub(crate) async fn wake(conn: &mut PgConnection) -> Result<(), QueueError> {
+pub(crate) async fn notify_workers(conn: &mut PgConnection) -> Result<(), QueueError> {
     sqlx::query("select pg_notify($1, '')").bind(CHANNEL).execute(conn).await?;
     Ok(())
 }
 
-/// Ends a queue call with an error after `limit`. Without the limit, a call on a connection whose
-/// peer vanished may wait for hours.
+/// Ends a queue call with an error after `limit`. Without the limit, a call could wait for hours if
+/// the database server vanished.
 pub(crate) async fn with_time_limit<T>(
     limit: Duration,
     call: impl Future<Output = Result<T, QueueError>>,

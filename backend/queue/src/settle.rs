@@ -4,11 +4,11 @@
 //! is stale and nothing changes.
 //!
 //! `complete` and `fail` run in the caller's transaction, which may then enqueue into the job's
-//! group. So they acquire the group's shared lock before they lock the row (see `group_lock`). A
-//! transaction that holds, releases or cancels the group therefore waits only for this lock, before
-//! it locks any row. The other statements never wait for a row, like those of `claim`.
-use crate::claim::{changed, ids_and_fences, interval};
-use crate::queue::wake;
+//! group. They therefore acquire the group's shared lock before they lock the row (see
+//! `group_lock`). A transaction that holds, releases or cancels the group waits only for this lock,
+//! before it locks any row. The other statements never wait for a row, like those of `claim`.
+use crate::claim::{ensure_changed, ids_and_fences, interval};
+use crate::queue::notify_workers;
 use crate::{Claim, JobState, Queue, QueueError};
 use sqlx::PgConnection;
 use std::collections::HashSet;
@@ -20,9 +20,9 @@ const RESCUE_BATCH: i64 = 1000;
 /// Pause before a retry for rows that another transaction had locked.
 pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
-/// The claims that one batch did not settle.
+/// The claims that a batch did not settle.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Batch {
+pub(crate) struct Unsettled {
     /// Claims that are no longer held.
     pub(crate) stale: Vec<Claim>,
     /// Claims whose rows another transaction has locked. The caller must retry them.
@@ -35,11 +35,11 @@ impl Queue {
     /// # Errors
     /// Fails with `Stale` if the claim is no longer held. The caller must then roll back.
     pub async fn complete(&self, conn: &mut PgConnection, claim: Claim) -> Result<(), QueueError> {
-        let done = sqlx::query(COMPLETE).bind(claim.id).bind(claim.fence).execute(conn).await?;
-        changed(&done, claim)
+        let result = sqlx::query(COMPLETE).bind(claim.id).bind(claim.fence).execute(conn).await?;
+        ensure_changed(&result, claim)
     }
 
-    /// Proves inside the caller's transaction that the claim is held, and keeps it held until the
+    /// Checks inside the caller's transaction that the claim is held, and keeps it held until the
     /// transaction ends. For long jobs that store parts of their result.
     ///
     /// # Errors
@@ -50,17 +50,17 @@ impl Queue {
         held.map(|_| ()).ok_or(QueueError::Stale(claim.id))
     }
 
-    /// Records inside the caller's transaction that the job stores a part of its result. Proves the
+    /// Records inside the caller's transaction that the job stores a part of its result. Checks the
     /// claim like [`hold`](Self::hold).
     ///
-    /// The current run becomes the first attempt, and earlier crashes no longer count: the limit on
-    /// attempts is for jobs that do not advance. It no longer has to run alone.
+    /// The current run becomes the first attempt, and earlier crashes no longer count, because the
+    /// limit on attempts is for jobs that do not advance. The job no longer has to run alone.
     ///
     /// # Errors
     /// Fails with `Stale` if the claim is no longer held. The caller must then roll back.
     pub async fn record_progress(&self, conn: &mut PgConnection, claim: Claim) -> Result<(), QueueError> {
-        let done = sqlx::query(RECORD_PROGRESS).bind(claim.id).bind(claim.fence).execute(conn).await?;
-        changed(&done, claim)
+        let result = sqlx::query(RECORD_PROGRESS).bind(claim.id).bind(claim.fence).execute(conn).await?;
+        ensure_changed(&result, claim)
     }
 
     /// Returns the number of the current attempt, from 1.
@@ -88,33 +88,33 @@ impl Queue {
     }
 
     /// Runs one round of [`complete_many`](Self::complete_many).
-    pub(crate) async fn try_complete_many(&self, claims: &[Claim]) -> Result<Batch, QueueError> {
+    pub(crate) async fn try_complete_many(&self, claims: &[Claim]) -> Result<Unsettled, QueueError> {
         if claims.is_empty() {
-            return Ok(Batch::default());
+            return Ok(Unsettled::default());
         }
         let (ids, fences) = ids_and_fences(claims);
-        let done = sqlx::query_scalar(COMPLETE_MANY).bind(ids).bind(fences).fetch_all(&self.pool).await?;
-        self.divide_unsettled(claims, done).await
+        let settled = sqlx::query_scalar(COMPLETE_MANY).bind(ids).bind(fences).fetch_all(&self.pool).await?;
+        self.divide_unsettled(claims, settled).await
     }
 
     /// Records a failed attempt. The job becomes retryable, with backoff or after `wait`. It is
-    /// discarded if no attempts are left or if `permanent` is set. Returns the new state.
+    /// discarded if no attempts are left or if `is_permanent` is set. Returns the new state.
     ///
     /// The backoff of attempt n is `min(retry_max, retry_base * 2^(n-1))`, times a random factor
-    /// from 0.5 to 1. So jobs that failed together are not retried together.
+    /// from 0.5 to 1, so that jobs that failed together are not retried together.
     pub async fn fail(
         &self,
         conn: &mut PgConnection,
         claim: Claim,
         error: &str,
-        permanent: bool,
+        is_permanent: bool,
         wait: Option<Duration>,
     ) -> Result<JobState, QueueError> {
         let state: Option<String> = sqlx::query_scalar(FAIL)
             .bind(claim.id)
             .bind(claim.fence)
-            .bind(storable(error))
-            .bind(permanent)
+            .bind(to_storable(error))
+            .bind(is_permanent)
             .bind(wait.map(interval))
             .bind(self.config.retry_base.as_secs_f64())
             .bind(self.config.retry_max.as_secs_f64())
@@ -125,17 +125,17 @@ impl Queue {
 
     /// Schedules the job again after `wait`. The run is not counted as an attempt.
     pub async fn snooze(&self, claim: Claim, wait: Duration) -> Result<(), QueueError> {
-        let done = sqlx::query(SNOOZE)
+        let result = sqlx::query(SNOOZE)
             .bind(claim.id)
             .bind(claim.fence)
             .bind(interval(wait))
             .execute(&self.pool)
             .await?;
-        changed(&done, claim)
+        ensure_changed(&result, claim)
     }
 
     /// Returns jobs to the queue (at shutdown). The runs are not counted as attempts. Returns the
-    /// number of released jobs. The other claims were no longer held.
+    /// number of released jobs. The other claims are stale.
     pub async fn release(&self, claims: &[Claim]) -> Result<u64, QueueError> {
         let mut unsettled = claims.to_vec();
         let mut released = 0;
@@ -151,18 +151,19 @@ impl Queue {
     }
 
     /// Runs one round of [`release`](Self::release).
-    async fn try_release(&self, claims: &[Claim]) -> Result<Batch, QueueError> {
+    async fn try_release(&self, claims: &[Claim]) -> Result<Unsettled, QueueError> {
         if claims.is_empty() {
-            return Ok(Batch::default());
+            return Ok(Unsettled::default());
         }
         let (ids, fences) = ids_and_fences(claims);
         let mut tx = self.pool.begin().await?;
-        let done: Vec<Uuid> = sqlx::query_scalar(RELEASE).bind(ids).bind(fences).fetch_all(&mut *tx).await?;
-        if !done.is_empty() {
-            wake(&mut tx).await?;
+        let settled: Vec<Uuid> =
+            sqlx::query_scalar(RELEASE).bind(ids).bind(fences).fetch_all(&mut *tx).await?;
+        if !settled.is_empty() {
+            notify_workers(&mut tx).await?;
         }
         tx.commit().await?;
-        self.divide_unsettled(claims, done).await
+        self.divide_unsettled(claims, settled).await
     }
 
     /// Returns jobs whose lease expired to the queue. Returns the number of rescued jobs.
@@ -183,7 +184,7 @@ impl Queue {
                 .fetch_one(&mut *tx)
                 .await?;
             if returned > 0 {
-                wake(&mut tx).await?;
+                notify_workers(&mut tx).await?;
             }
             tx.commit().await?;
             rescued += (returned + discarded).unsigned_abs();
@@ -193,25 +194,25 @@ impl Queue {
         }
     }
 
-    /// Divides the claims that a batch did not settle into stale ones and ones with a locked row.
-    async fn divide_unsettled(&self, claims: &[Claim], done: Vec<Uuid>) -> Result<Batch, QueueError> {
-        if done.len() == claims.len() {
-            return Ok(Batch::default());
+    /// Divides the claims that are not in `settled` into stale ones and ones with a locked row.
+    async fn divide_unsettled(&self, claims: &[Claim], settled: Vec<Uuid>) -> Result<Unsettled, QueueError> {
+        if settled.len() == claims.len() {
+            return Ok(Unsettled::default());
         }
-        let done: HashSet<Uuid> = done.into_iter().collect();
+        let settled: HashSet<Uuid> = settled.into_iter().collect();
         let unsettled: Vec<Claim> =
-            claims.iter().filter(|claim| !done.contains(&claim.id)).copied().collect();
+            claims.iter().filter(|claim| !settled.contains(&claim.id)).copied().collect();
         let (ids, fences) = ids_and_fences(&unsettled);
         let valid: Vec<Claim> =
             sqlx::query_as(STILL_HELD).bind(ids).bind(fences).fetch_all(&self.pool).await?;
         let valid: HashSet<Claim> = valid.into_iter().collect();
         let (busy, stale) = unsettled.into_iter().partition(|claim| valid.contains(claim));
-        Ok(Batch { stale, busy })
+        Ok(Unsettled { stale, busy })
     }
 }
 
 /// Converts an error to a string that a `text` column can store: at most 8 KiB, with NUL replaced.
-fn storable(error: &str) -> String {
+fn to_storable(error: &str) -> String {
     let end = error.floor_char_boundary(8192);
     error[..end].replace('\0', "\u{fffd}")
 }
@@ -228,8 +229,8 @@ macro_rules! group_lock {
 }
 
 /// Inserts the rows of a CTE into `finished_jobs`. The arguments are the CTE, the terminal state
-/// and the value of `last_error`. A completed job has none: the error of an earlier attempt may
-/// name a host that was erased since.
+/// and the value of `last_error`. A completed job has none, because the error of an earlier attempt
+/// may name a host that was erased later.
 macro_rules! finish {
     ($source:literal, $state:literal, $error:literal) => {
         concat!(
@@ -250,11 +251,11 @@ pub(crate) use finish;
 const COMPLETE: &str = concat!(
     "with ",
     group_lock!(),
-    ", gone as (
+    ", deleted as (
     delete from jobs where id = $1 and fence = $2 and state = 'running' and (select count(*) from group_lock) >= 0
     returning *
 ) ",
-    finish!("gone", "completed", "null")
+    finish!("deleted", "completed", "null")
 );
 
 /// `for key share` would let a rescue change the row; `for share` does not.
@@ -277,25 +278,25 @@ const COMPLETE_MANY: &str = concat!(
     select j.id from unnest($1::uuid[], $2::bigint[]) as m(id, fence) cross join lateral (
         select id from jobs where id = m.id and fence = m.fence and state = 'running' limit 1 for update skip locked
     ) j
-), gone as (
+), deleted as (
     delete from jobs where id = any(array(select id from picked)) returning *
 ) ",
-    finish!("gone", "completed", "null"),
+    finish!("deleted", "completed", "null"),
     " returning id"
 );
 
 const FAIL: &str = concat!(
     "with ",
     group_lock!(),
-    ", gone as (
+    ", deleted as (
     delete from jobs
     where id = $1 and fence = $2 and state = 'running' and (select count(*) from group_lock) >= 0
       and ($4 or attempt >= max_attempts)
     returning *
-), filed as (",
-    finish!("gone", "discarded", "$3"),
+), discarded_jobs as (",
+    finish!("deleted", "discarded", "$3"),
     " returning state
-), back as (
+), retried as (
     update jobs
     set state = 'retryable', lease_until = null, last_error = $3, crashes = case when alone then 1 else crashes end,
         scheduled_at = clock_timestamp() + coalesce($5, make_interval(secs =>
@@ -304,7 +305,7 @@ const FAIL: &str = concat!(
       and not ($4 or attempt >= max_attempts)
     returning state
 )
-select state::text from filed union all select state::text from back"
+select state::text from discarded_jobs union all select state::text from retried"
 );
 
 /// A job in its first attempt returns to `available`, a later one to `retryable`, as before.
@@ -326,20 +327,20 @@ set state = case when attempt > 1 then 'retryable' else 'available' end::job_sta
 where id = any(array(select id from picked))
 returning id";
 
-/// The time for which a job runs alone is limited. So a job that ends its process after that time
+/// The time for which a job runs alone is limited. A job that crashes its process after that time
 /// is discarded after `4 * max_attempts` crashes.
 const RESCUE: &str = concat!(
     "with expired as materialized (
     select id from jobs where state = 'running' and lease_until < now()
     order by lease_until limit $1 for update skip locked
-), gone as (
+), deleted as (
     delete from jobs
     where id = any(array(select id from expired)) and ((alone and attempt >= max_attempts) or crashes + 1 >= 4 * max_attempts::int)
     returning *
-), filed as (",
-    finish!("gone", "discarded", "'lease expired'"),
+), discarded_jobs as (",
+    finish!("deleted", "discarded", "'lease expired'"),
     " returning 1
-), back as (
+), retried as (
     update jobs
     set state = 'retryable', lease_until = null, last_error = 'lease expired', alone = false,
         attempt = least(attempt, max_attempts - 1), crashes = least(crashes, 32766) + 1,
@@ -348,7 +349,7 @@ const RESCUE: &str = concat!(
     where id = any(array(select id from expired)) and not ((alone and attempt >= max_attempts) or crashes + 1 >= 4 * max_attempts::int)
     returning 1
 )
-select (select count(*) from back), (select count(*) from filed)"
+select (select count(*) from retried), (select count(*) from discarded_jobs)"
 );
 
 const STILL_HELD: &str = "

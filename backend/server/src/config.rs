@@ -15,9 +15,9 @@ pub enum Auth {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub auth: Auth,
-    /// The address that the service listens on. Without keys, a `Host` header may name it.
+    /// The address that the service listens on. Without keys, a `Host` header may contain it.
     pub listen: IpAddr,
-    /// Further hosts that the `Host` header may name when no keys are used. Loopback names and
+    /// Further hosts that the `Host` header may contain when no keys are used. Loopback names and
     /// `listen` are always allowed.
     pub public_hosts: Vec<PublicHost>,
     /// Maximum number of rows that one call may delete without the confirmation token of a dry run.

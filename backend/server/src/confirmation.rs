@@ -1,4 +1,5 @@
-//! Contains confirmation tokens, which prove that a caller saw how much a deletion removes.
+//! Contains confirmation tokens, which prove that a caller saw the number of rows that a deletion
+//! removes.
 //!
 //! A token is signed and not stored, so every process of the service accepts it. It is bound to the
 //! operation and its target. It contains the number of rows that the dry run counted, and the call
@@ -32,7 +33,7 @@ impl Secret {
     /// # Errors
     /// Fails with 503 if the database is unavailable.
     pub(crate) async fn signer(&self, store: &Store, max_unconfirmed: u64) -> Result<Confirmations> {
-        let secret = self.0.get_or_try_init(|| store.extents().confirmation_secret()).await?;
+        let secret = self.0.get_or_try_init(|| store.deletion_counts().confirmation_secret()).await?;
         let mac = Hmac::<Sha256>::new_from_slice(secret).map_err(ApiError::internal)?;
         Ok(Confirmations { mac, max_unconfirmed })
     }
@@ -48,7 +49,8 @@ impl Confirmations {
     }
 
     /// Accepts a deletion that is small or was confirmed. The number of rows may grow by up to
-    /// `confirm_above` after the dry run: otherwise a running crawl would invalidate every token.
+    /// `confirm_above` after the dry run, because a running crawl would otherwise invalidate every
+    /// token.
     ///
     /// # Errors
     /// Fails with 428 `confirmation_needed`. Its `reason` states what is wrong with the token.
@@ -56,9 +58,9 @@ impl Confirmations {
         if count <= self.max_unconfirmed {
             return Ok(());
         }
-        let refuse = |reason: &str, why: &str| {
+        let refuse = |reason: &str, problem: &str| {
             let message = format!(
-                "{count} rows would be deleted permanently, which is more than CONFIRM_ABOVE ({}), and {why}; repeat the call with \
+                "{count} rows would be deleted permanently, which is more than CONFIRM_ABOVE ({}), and {problem}; repeat the call with \
                  dry_run=true, then send it with the `confirm` of that response",
                 self.max_unconfirmed
             );

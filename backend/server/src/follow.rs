@@ -19,7 +19,7 @@ pub(crate) trait Followable: Send + Sync + Sized + 'static {
     /// Loads the item with this id. Only the scope of `store` limits what a caller may see.
     fn load(store: &Store, id: Uuid) -> impl Future<Output = Result<Self>> + Send;
     fn has_ended(&self) -> bool;
-    /// Returns whether callers should be told of the difference from an earlier value.
+    /// Returns whether the value has a difference from an earlier one that must be sent to callers.
     fn differs_from(&self, earlier: &Self) -> bool;
 }
 
@@ -27,7 +27,7 @@ pub(crate) trait Followable: Send + Sync + Sized + 'static {
 pub(crate) enum Update<T> {
     /// The item, and the time at which the read began.
     Found(Instant, T),
-    Gone,
+    Deleted,
 }
 
 type UpdateSender<T> = Arc<watch::Sender<Option<Update<Arc<T>>>>>;
@@ -101,7 +101,9 @@ impl<T: Followable> Task<T> {
             let started = Instant::now();
             match T::load(&self.store, self.id).await {
                 Ok(item) => self.sender.send_replace(Some(Update::Found(started, Arc::new(item)))),
-                Err(error) if error.code() == Code::NotFound => self.sender.send_replace(Some(Update::Gone)),
+                Err(error) if error.code() == Code::NotFound => {
+                    self.sender.send_replace(Some(Update::Deleted))
+                }
                 Err(_) => continue,
             };
         }
@@ -109,8 +111,8 @@ impl<T: Followable> Task<T> {
 }
 
 impl<T> Inner<T> {
-    /// Removes an item, unless it has streams and `in_any_case` is false. Returns false if it was
-    /// not removed.
+    /// Removes an item. An item with streams is removed only with `force`. Returns `false` if the
+    /// item was not removed.
     fn remove(&self, id: Uuid, force: bool) -> bool {
         let mut items = lock(&self.items);
         let is_followed = items.get(&id).is_some_and(|sender| sender.receiver_count() > 0);

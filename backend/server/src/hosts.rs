@@ -70,12 +70,12 @@ impl Authority {
         HostName::parse(host).map(|host| Self { host, port })
     }
 
-    /// Returns whether a request may name this host in its `Host` header.
+    /// Returns whether the `Host` header of a request may contain this host.
     pub(crate) fn is_allowed(&self, listen: IpAddr, public_hosts: &[PublicHost]) -> bool {
         let listen = listen.to_canonical();
         let is_listen_address = match self.host {
-            // DNS rebinding requires a name, so a request that names an address cannot be an
-            // attack. If the service listens on all addresses, every address is allowed.
+            // DNS rebinding requires a name, so a request with an address cannot be an attack. If
+            // the service listens on all addresses, every address is allowed.
             HostName::Address(address) => listen.is_unspecified() || address == listen,
             HostName::Name(_) => false,
         };

@@ -2,7 +2,7 @@
 //!
 //! `router` builds the API from an `AppState`; `openapi` needs no state. The operations are in
 //! `routes`, grouped by the noun of their path. `extract` reads requests, and `admission` limits
-//! what they use. Errors are returned as `ApiError`.
+//! the resources that they use. Errors are returned as `ApiError`.
 //!
 //! The work behind the API (analysis, crawls, storage) is in the other crates.
 

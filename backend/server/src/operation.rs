@@ -1,4 +1,4 @@
-//! Describes what an HTTP operation requires of its caller and which problems it can return. Each
+//! Describes the requirements of an HTTP operation and the problems that it can return. Each
 //! description is a constant next to the handler and is registered with it. The middleware looks it
 //! up and checks the requests.
 use crate::extract::is_json;
@@ -10,7 +10,7 @@ use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::{OpenApi, RefOr};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 
-/// Which key an operation requires.
+/// The key that an operation requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// No key. This value is for the health checks and the description of the API.
@@ -33,10 +33,10 @@ pub(crate) struct Spec {
     pub(crate) uses_connection: bool,
     /// Whether the body may be larger than memory. The operation reads it piece by piece, and
     /// limits its time and size itself.
-    pub(crate) uploads: bool,
-    /// Whether a request may name any host. Load balancers send arbitrary host names, and these
-    /// operations reveal and change nothing.
-    pub(crate) any_host: bool,
+    pub(crate) is_upload: bool,
+    /// Whether the `Host` header may contain any name. Load balancers send arbitrary host names,
+    /// and these operations reveal and change nothing.
+    pub(crate) allows_any_host: bool,
 }
 
 impl Spec {
@@ -49,7 +49,14 @@ impl Spec {
     }
 
     pub(crate) const fn new(access: Access) -> Self {
-        Self { access, problems: &[], one_of: &[], uses_connection: true, uploads: false, any_host: false }
+        Self {
+            access,
+            problems: &[],
+            one_of: &[],
+            uses_connection: true,
+            is_upload: false,
+            allows_any_host: false,
+        }
     }
 
     pub(crate) const fn problems(self, problems: &'static [&'static [Code]]) -> Self {
@@ -67,18 +74,18 @@ impl Spec {
     }
 
     pub(crate) const fn uploads(self) -> Self {
-        Self { uploads: true, ..self.skip_connection_limit() }
+        Self { is_upload: true, ..self.skip_connection_limit() }
     }
 
     /// Returns whether a request with these headers counts towards its caller's limit on database
     /// connections. An upload does not: its permit limits it. The same operation may accept JSON,
     /// which has no permit.
     pub(crate) fn counts_connection(self, headers: &HeaderMap) -> bool {
-        self.uses_connection || (self.uploads && is_json(headers))
+        self.uses_connection || (self.is_upload && is_json(headers))
     }
 
     pub(crate) const fn any_host(self) -> Self {
-        Self { any_host: true, ..self }
+        Self { allows_any_host: true, ..self }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Contains the loop that accepts connections until the process is asked to stop.
+//! Contains the loop that accepts connections until a shutdown is requested.
 //!
 //! `axum::serve` limits neither the number nor the duration of connections, and when it stops, it
 //! closes connections whose next request is already in transit. The loop of this module has both
@@ -42,7 +42,7 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 /// Delay before the next accept after the process or the machine ran out of file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Rate at which written data earns waiting time, in bytes per second. A slower reader is
+/// Rate at which written bytes restore waiting time, in bytes per second. A slower reader is
 /// eventually disconnected.
 const MIN_READ_RATE: u32 = 16 << 10;
 
@@ -109,7 +109,7 @@ struct Connections {
 }
 
 impl Connections {
-    /// Never returns.
+    /// Accepts connections. Never returns.
     async fn accept(&self, listener: &TcpListener) -> Infallible {
         loop {
             // The permit is acquired before the accept. Connections above the limit stay in the

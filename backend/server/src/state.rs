@@ -35,7 +35,7 @@ pub struct Services {
     pub videos: Videos,
     /// Decodes videos. The error is the reason why this service cannot.
     pub video_tools: Result<VideoTools, String>,
-    /// The device that decodes videos; `None` if this service did not look for a decoder.
+    /// The device that decodes videos; `None` if this service did not search for a decoder.
     pub video_decoding: Option<OperationReport>,
     /// Fetches images from URLs in requests, and rejects forbidden addresses.
     pub fetcher: Fetcher,
@@ -49,7 +49,7 @@ pub struct Shared {
     pub services: Services,
     pub config: Config,
     pub metrics: PrometheusHandle,
-    /// Fires when the process is asked to stop. Readiness then fails, and event streams end.
+    /// Fires when a shutdown is requested. Readiness then fails, and event streams end.
     pub shutdown: CancellationToken,
     pub(crate) analyses: Analyses,
     pub(crate) connection_shares: Shares,
@@ -104,7 +104,7 @@ impl AppState {
     pub(crate) fn analyzer(&self) -> Analyzer {
         let analyzer = self.services.analyzer.on_behalf_of(CallerId::current().into());
         match request::deadline() {
-            Some(deadline) => analyzer.before(deadline),
+            Some(deadline) => analyzer.with_deadline(deadline),
             None => analyzer,
         }
     }

@@ -23,7 +23,7 @@ pub mod videos;
 
 pub use blobs::Blobs;
 pub use blobs::reserve::{DiskReserve, SpoolFolder};
-pub use collections::deletion::Erased;
+pub use collections::deletion::ErasureStep;
 pub use db::transient::retried;
 pub use db::{Config, StoreError, Tx};
 pub use images::supersede::StoredFace;

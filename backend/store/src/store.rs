@@ -1,5 +1,5 @@
-//! The store: its handles lead to the tables, one for each subject. The methods of a handle are in
-//! the folder with its name.
+//! The store, whose handles give access to the tables. The methods of a handle are in the folder
+//! with its name.
 use crate::db::schema::Schema;
 use crate::db::{Config, DEFAULT_EXACT_LIMIT, Tx};
 use crate::index::changes::IndexLog;
@@ -152,7 +152,7 @@ handles! {
     /// Deletion of content whose retention period has ended.
     retention: Retention,
     /// Numbers of rows that a deletion would delete.
-    extents: Extents,
+    deletion_counts: DeletionCounter,
     /// Collections, their settings and their deletion.
     collections: Collections,
     /// API keys.

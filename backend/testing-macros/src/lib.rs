@@ -4,11 +4,11 @@
 use proc_macro::{TokenStream, TokenTree};
 use std::path::PathBuf;
 
-/// The variable that lists this machine's capabilities, separated by commas. `./scripts/test` sets
-/// it.
+/// The environment variable with this machine's capabilities, separated by commas. `./scripts/test`
+/// sets it.
 const CAPABILITIES_VARIABLE: &str = "TEST_CAPABILITIES";
 
-/// What `./scripts/test` installs before the first test. The other capabilities are optional.
+/// The capability that `./scripts/test` installs before the first test. The others are optional.
 const SETUP: &str = "setup";
 
 /// The capabilities that a test can need, and the reason that is reported if one is missing.
@@ -52,13 +52,13 @@ pub fn test(arguments: TokenStream, test: TokenStream) -> TokenStream {
 /// `#[needs(shared, openvino)]`. Put it above the attribute that marks the test.
 ///
 /// `TEST_CAPABILITIES` lists the available capabilities at compile time; a change of it recompiles
-/// the test. If the variable is not set, all of them count as missing.
+/// the test. If the variable is not set, all capabilities count as missing.
 #[proc_macro_attribute]
 pub fn needs(capabilities: TokenStream, test: TokenStream) -> TokenStream {
     let mut reason = None;
     for name in capabilities.to_string().split(',').map(str::trim) {
         if !REASONS.iter().any(|(capability, _)| *capability == name) {
-            return error(&format!("`{name}` is unknown; known are {}", capability_names()));
+            return error(&format!("`{name}` is unknown; allowed: {}", capability_names()));
         }
         reason = reason.or_else(|| reason_if_missing(name));
     }
@@ -73,7 +73,7 @@ fn reason_if_missing(name: &str) -> Option<String> {
         Ok(_) => Some((*reason).to_owned()),
         Err(_) if name == SETUP && is_set_up() => None,
         Err(_) if name == SETUP => Some((*reason).to_owned()),
-        Err(_) => Some(format!("{reason}, and only ./scripts/test looks for it")),
+        Err(_) => Some(format!("{reason}, and only ./scripts/test checks for it")),
     }
 }
 

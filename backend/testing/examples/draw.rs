@@ -1,4 +1,4 @@
-//! Draws what the scripts and the benchmarks need: portraits, people in images, and the standard
+//! Draws the files of the scripts and the benchmarks: portraits, people in images, and the standard
 //! film. `cargo run -p facecrawl-testing --example draw -- film OUT.mp4 --codec hevc --minutes
 //! 120`.
 use anyhow::{Context, ensure};
@@ -103,7 +103,7 @@ impl FilmArguments {
         let container = container.context("the extension must be mp4, mkv, webm, ts or avi")?;
         let codec = CODECS.into_iter().find(|(name, _)| *name == self.codec);
         let (_, codec) = codec.context("--codec must be one of those that --help lists")?;
-        let film = Film::standard().sized(self.width, self.height);
+        let film = Film::standard().with_size(self.width, self.height);
         let encoding = Encoding::new(codec, container);
         // The frame after the last one would begin the second repetition.
         let period_us = film.at_us(film.length(), &encoding) - encoding.start_us();

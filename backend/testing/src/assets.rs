@@ -131,7 +131,7 @@ pub fn oracle() -> serde_json::Value {
 /// call of any process has created one with the same `description`. The files are in
 /// `.runtime/drawn`, in a folder for the current version of this crate, so a change of its source
 /// draws everything again. Fails if `draw` or a file operation fails.
-pub(crate) fn write(
+pub(crate) fn write_cached(
     description: &str,
     path: &Path,
     draw: impl FnOnce(&Path) -> anyhow::Result<()>,
@@ -139,11 +139,12 @@ pub(crate) fn write(
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or("bin");
     let name = hex::encode(&Sha256::digest(description)[..16]);
-    let cached = folder().join(format!("{name}.{extension}"));
+    let cached = drawn_folder().join(format!("{name}.{extension}"));
     if !cached.exists() {
-        // Processes and threads may draw the same file at once. Each of them renames its own.
+        // Processes and threads may draw the same file at the same time. Each of them renames its
+        // own draft.
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let draft = folder().join(format!("{name}-{}-{number}.{extension}", std::process::id()));
+        let draft = drawn_folder().join(format!("{name}-{}-{number}.{extension}", std::process::id()));
         if let Err(error) = draw(&draft) {
             let _partial = std::fs::remove_file(&draft);
             return Err(error);
@@ -155,11 +156,11 @@ pub(crate) fn write(
 }
 
 /// Returns the folder of this version. The first call deletes the folders of other versions.
-fn folder() -> &'static Path {
+fn drawn_folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let parent = root().join(".runtime/drawn");
-        let folder = parent.join(version());
+        let folder = parent.join(source_hash());
         for entry in std::fs::read_dir(&parent).into_iter().flatten().flatten() {
             if entry.path() != folder {
                 // Another process may delete it at the same time.
@@ -172,7 +173,7 @@ fn folder() -> &'static Path {
 }
 
 /// Returns a hash of the sources that draw.
-fn version() -> String {
+fn source_hash() -> String {
     let mut hash = Sha256::new();
     let mut files = crate::files_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     files.sort();

@@ -12,9 +12,9 @@ use sqlx::{AssertSqlSafe, PgPool};
 use time::OffsetDateTime;
 
 /// The functions that return the current time.
-const CLOCKS: [&str; 3] = ["now", "statement_timestamp", "clock_timestamp"];
+const TIME_FUNCTIONS: [&str; 3] = ["now", "statement_timestamp", "clock_timestamp"];
 
-/// A pool with one connection, in which the current time is the last one that was set.
+/// A pool with one connection, whose current time is the last one that was set.
 pub struct VirtualClock {
     pool: PgPool,
 }
@@ -22,7 +22,7 @@ pub struct VirtualClock {
 impl VirtualClock {
     pub async fn on(database: &TestDatabase, begin: OffsetDateTime) -> Self {
         database.execute("create schema virtual_time").await;
-        for function in CLOCKS {
+        for function in TIME_FUNCTIONS {
             let sql = format!(
                 "create function virtual_time.{function}() returns timestamptz language sql stable
                  return current_setting('virtual_time.moment')::timestamptz"
@@ -45,7 +45,7 @@ impl VirtualClock {
             );
         let options = options.test_before_acquire(false);
         let pool = options.connect_with(database.pool().connect_options().as_ref().clone()).await;
-        let clock = Self { pool: pool.expect("the database answers") };
+        let clock = Self { pool: pool.expect("the database responds") };
         clock.set(begin).await;
         clock
     }
@@ -70,7 +70,7 @@ impl TestDatabase {
     pub async fn with_clock_shifted(seconds: i64) -> Self {
         let database = Self::create().await;
         database.execute("create schema shifted_time").await;
-        for function in CLOCKS {
+        for function in TIME_FUNCTIONS {
             let volatility = if function == "clock_timestamp" { "volatile" } else { "stable" };
             let sql = format!(
                 "create function shifted_time.{function}() returns timestamptz language sql {volatility}
@@ -86,6 +86,6 @@ impl TestDatabase {
         .execute(database.pool())
         .await
         .expect("the search path is set");
-        database.reconnected().await
+        database.reconnect().await
     }
 }

@@ -31,8 +31,8 @@ pub fn damage(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     let mut out = bytes.to_vec();
     for _ in 0..=random.below(4) {
         // Half of the damage affects the header, which influences decoding most.
-        let reach = if random.below(2) == 0 { out.len().min(64) } else { out.len() };
-        let at = random.below(reach);
+        let limit = if random.below(2) == 0 { out.len().min(64) } else { out.len() };
+        let at = random.below(limit);
         match random.below(7) {
             0 => out.truncate(at.max(1)),
             1 => out[at] ^= 1 << random.below(8),

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
-use store::db::schema::OlderPrograms;
+use store::db::schema::OlderProgramPolicy;
 use uuid::Uuid;
 
 /// A test's own migrated database. Dropping the value closes all connections and drops the
@@ -37,14 +37,14 @@ impl TestDatabase {
 
     async fn from_template(server: PgConnectOptions, template: &str) -> Self {
         let name = format!("test_{}", Uuid::now_v7().simple());
-        let mut admin = PgConnection::connect_with(&server).await.expect("the test server answers");
+        let mut admin = PgConnection::connect_with(&server).await.expect("the test server responds");
         execute(&mut admin, format!("create database {name} template {template}")).await;
         let pool = connect(&server, &name).await;
         Self { name, server, pool }
     }
 
     /// Replaces the pool, so that its connections use the current settings of the database.
-    pub(crate) async fn reconnected(mut self) -> Self {
+    pub(crate) async fn reconnect(mut self) -> Self {
         self.pool.close().await;
         self.pool = connect(&self.server, &self.name).await;
         self
@@ -53,7 +53,7 @@ impl TestDatabase {
     /// Opens a new connection outside the pool.
     async fn connection(&self) -> PgConnection {
         let options = self.server.clone().database(&self.name);
-        PgConnection::connect_with(&options).await.expect("the database answers")
+        PgConnection::connect_with(&options).await.expect("the database responds")
     }
 
     pub fn pool(&self) -> &PgPool {
@@ -71,14 +71,17 @@ impl TestDatabase {
 
     /// Runs one statement in a transaction that remains open. Its locks are held until the
     /// transaction is committed or dropped.
-    pub async fn hold(&self, statement: &'static str) -> sqlx::Transaction<'static, sqlx::Postgres> {
+    pub async fn execute_in_open_transaction(
+        &self,
+        statement: &'static str,
+    ) -> sqlx::Transaction<'static, sqlx::Postgres> {
         let mut transaction = self.pool.begin().await.expect("a transaction begins");
         sqlx::query(statement).execute(&mut *transaction).await.expect("the statement runs");
         transaction
     }
 
     pub async fn number(&self, query: &'static str) -> i64 {
-        sqlx::query_scalar(query).fetch_one(&self.pool).await.expect("the query answers a bigint")
+        sqlx::query_scalar(query).fetch_one(&self.pool).await.expect("the query returns a bigint")
     }
 
     /// Locks the table `faces`. Every statement on it waits until the lock is released or dropped.
@@ -117,7 +120,7 @@ async fn connect(server: &PgConnectOptions, name: &str) -> PgPool {
         .max_connections(12)
         .connect_with(server.clone().database(name))
         .await
-        .expect("the database answers")
+        .expect("the database responds")
 }
 
 /// A lock on a table, held by a separate connection.
@@ -127,7 +130,7 @@ pub struct TableLock {
 
 impl TableLock {
     /// Returns the number of statements of the database that wait for a lock.
-    pub async fn waiting(&mut self) -> i64 {
+    pub async fn count_waiting(&mut self) -> i64 {
         let query = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
                        where not l.granted and d.datname = current_database()";
         sqlx::query_scalar(query).fetch_one(&mut self.connection).await.expect("the locks can be counted")
@@ -176,7 +179,7 @@ fn server() -> PgConnectOptions {
 /// so an edited migration leads to a new template.
 async fn ensure_template(server: &PgConnectOptions) -> String {
     let name = format!("template_{}", store::db::schema::fingerprint());
-    let mut admin = PgConnection::connect_with(server).await.expect("the test server answers");
+    let mut admin = PgConnection::connect_with(server).await.expect("the test server responds");
     execute(&mut admin, format!("select pg_advisory_lock({TEMPLATE_LOCK})")).await;
     let exists: bool =
         sqlx::query_scalar("select exists(select 1 from pg_database where datname = $1 and datistemplate)")
@@ -188,9 +191,10 @@ async fn ensure_template(server: &PgConnectOptions) -> String {
         execute(&mut admin, format!("drop database if exists {name} with (force)")).await;
         execute(&mut admin, format!("create database {name}")).await;
         let pool = connect(server, &name).await;
-        let migrated = store::Store::from_pool(pool.clone()).schema().migrate(OlderPrograms::Stop).await;
+        let migration =
+            store::Store::from_pool(pool.clone()).schema().migrate(OlderProgramPolicy::Stop).await;
         // A template must have no connection.
-        migrated.expect("the migrations run").schema.end().await.expect("the connection closes");
+        migration.expect("the migrations run").schema.release().await.expect("the connection closes");
         pool.close().await;
         execute(&mut admin, format!("alter database {name} is_template true")).await;
     }
@@ -201,7 +205,7 @@ async fn ensure_template(server: &PgConnectOptions) -> String {
 /// Stops the server `$0` and deletes its folder `$1` when standard input ends, that is, when the
 /// test process has exited. The number of attempts is limited, because some containers keep ended
 /// processes in the process table.
-const WATCH: &str = r#"cat; kill -INT "$0"
+const STOP_SCRIPT: &str = r#"cat; kill -INT "$0"
 for attempt in $(seq 100); do kill -0 "$0" 2>/dev/null || break; sleep 0.1; done
 rm -rf "$1""#;
 
@@ -229,7 +233,7 @@ async fn run(ready: Sender<String>) {
         .await
         .unwrap_or_else(|error| panic!("{error}"));
     let server = cluster.pid().expect("the server runs");
-    watch(server, &folder);
+    start_watcher(server, &folder);
     ready.send(cluster.url("postgres")).expect("a test waits for the server");
     std::future::pending::<()>().await;
 }
@@ -237,11 +241,11 @@ async fn run(ready: Sender<String>) {
 /// Returns the folder for the data. Each test creates and drops a database, which is faster in
 /// memory. The build folder is not suitable, because the server's user may be unable to enter it.
 fn data_parent() -> PathBuf {
-    /// Databases of concurrent tests, the log and the template, in bytes.
-    const NEEDED: u64 = 4 << 30;
+    /// Size of the databases of concurrent tests, the log and the template.
+    const MIN_FREE_BYTES: u64 = 4 << 30;
     let memory = Path::new("/dev/shm");
     match rustix::fs::statvfs(memory) {
-        Ok(space) if space.f_bavail * space.f_frsize >= NEEDED => memory.to_owned(),
+        Ok(space) if space.f_bavail * space.f_frsize >= MIN_FREE_BYTES => memory.to_owned(),
         _ => std::env::temp_dir(),
     }
 }
@@ -254,9 +258,9 @@ pub fn programs() -> PathBuf {
 
 /// Starts the process that stops the server. A destructor cannot do this, because Rust does not
 /// drop statics at exit.
-fn watch(server: u32, folder: &Path) {
+fn start_watcher(server: u32, folder: &Path) {
     let mut command = Command::new("sh");
-    command.arg("-c").arg(WATCH).arg(server.to_string()).arg(folder).stdin(Stdio::piped());
+    command.arg("-c").arg(STOP_SCRIPT).arg(server.to_string()).arg(folder).stdin(Stdio::piped());
     #[cfg(unix)]
     // Ctrl-C in the terminal must end the test process only.
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -266,18 +270,18 @@ fn watch(server: u32, folder: &Path) {
 }
 
 /// The advisory lock for which the held statements wait.
-const LOCK: i64 = 0x686f_6c64;
+const HOLD_LOCK: i64 = 0x686f_6c64;
 
-/// Makes statements of one kind wait in a database until [`Hold::release`] is called.
-pub struct Hold {
+/// Makes statements of one kind wait in a database until [`StatementBlock::release`] is called.
+pub struct StatementBlock {
     connection: PgConnection,
     table: &'static str,
 }
 
-impl Hold {
+impl StatementBlock {
     /// Makes every `event` (`insert` or `update`) on `table` wait if `condition` (SQL) is true when
     /// the event begins. Panics if the database fails.
-    pub async fn at(
+    pub async fn create(
         database: &TestDatabase,
         event: &'static str,
         table: &'static str,
@@ -285,10 +289,10 @@ impl Hold {
     ) -> Self {
         let mut connection = database.connection().await;
         for statement in [
-            format!("select pg_advisory_lock({LOCK})"),
+            format!("select pg_advisory_lock({HOLD_LOCK})"),
             format!(
                 "create function hold() returns trigger language plpgsql as $$ begin
-                   if {condition} then perform pg_advisory_xact_lock_shared({LOCK}); end if;
+                   if {condition} then perform pg_advisory_xact_lock_shared({HOLD_LOCK}); end if;
                    return null;
                  end $$"
             ),
@@ -309,7 +313,7 @@ impl Hold {
              and database = (select oid from pg_database where datname = current_database())"
                 .to_owned(),
             format!("drop trigger hold on {}", self.table),
-            format!("select pg_advisory_unlock({LOCK})"),
+            format!("select pg_advisory_unlock({HOLD_LOCK})"),
         ] {
             execute(&mut self.connection, statement).await;
         }

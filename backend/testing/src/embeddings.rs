@@ -26,22 +26,22 @@ impl Random {
         ((self.bits() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
     }
 
-    pub fn unit(&mut self, dimensions: usize) -> Vec<f32> {
-        unit(&(0..dimensions).map(|_| self.gauss()).collect::<Vec<f64>>())
+    pub fn unit_vector(&mut self, dimensions: usize) -> Vec<f32> {
+        normalize(&(0..dimensions).map(|_| self.gauss()).collect::<Vec<f64>>())
     }
 
-    /// Returns a unit vector. Only its first `freedom` components of [`DIMENSIONS`] are random; the
-    /// others are 0.
-    pub fn direction(&mut self, freedom: usize) -> Vec<f32> {
-        let mut raw: Vec<f64> = (0..freedom.min(DIMENSIONS)).map(|_| self.gauss()).collect();
+    /// Returns a unit vector. Only the first `random_components` of its [`DIMENSIONS`] components
+    /// are random; the others are 0.
+    pub fn padded_unit_vector(&mut self, random_components: usize) -> Vec<f32> {
+        let mut raw: Vec<f64> = (0..random_components.min(DIMENSIONS)).map(|_| self.gauss()).collect();
         raw.resize(DIMENSIONS, 0.0);
-        unit(&raw)
+        normalize(&raw)
     }
 
     /// Returns a unit vector near `centre`, with as many components. Two such vectors have a mean
     /// cosine of 1 / (1 + `spread`²).
-    pub fn near(&mut self, centre: &[f32], spread: f64) -> Vec<f32> {
-        displaced(centre, &self.unit(centre.len()), spread)
+    pub fn vector_near(&mut self, centre: &[f32], spread: f64) -> Vec<f32> {
+        displace(centre, &self.unit_vector(centre.len()), spread)
     }
 
     /// Returns a number of the standard normal distribution.
@@ -52,13 +52,13 @@ impl Random {
 
 /// Returns `centre` plus `spread` times `noise`, normalised to length 1. The arguments have the
 /// same number of components.
-pub fn displaced(centre: &[f32], noise: &[f32], spread: f64) -> Vec<f32> {
+pub fn displace(centre: &[f32], noise: &[f32], spread: f64) -> Vec<f32> {
     let raw: Vec<f64> =
         centre.iter().zip(noise).map(|(c, n)| f64::from(*c) + spread * f64::from(*n)).collect();
-    unit(&raw)
+    normalize(&raw)
 }
 
-pub fn unit(raw: &[f64]) -> Vec<f32> {
+pub fn normalize(raw: &[f64]) -> Vec<f32> {
     let length = raw.iter().map(|x| x * x).sum::<f64>().sqrt();
     raw.iter().map(|x| (x / length) as f32).collect()
 }

@@ -29,7 +29,7 @@ pub fn files_below(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns whether `content` contains `needle`. This crate is optimised, unlike the tests.
-pub fn holds(content: &[u8], needle: &[u8]) -> bool {
+pub fn contains_bytes(content: &[u8], needle: &[u8]) -> bool {
     content.windows(needle.len()).any(|window| window == needle)
 }
 
@@ -39,7 +39,7 @@ const GZIP: [u8; 3] = [0x1f, 0x8b, 0x08];
 /// Returns the content, followed by the decompressed gzip members in it. Also finds members written
 /// as hexadecimal digits, as in a Postgres dump. If a member is truncated or damaged, the result
 /// contains its readable part.
-pub fn unpacked(content: impl Into<Vec<u8>>) -> Vec<u8> {
+pub fn with_decompressed_gzip(content: impl Into<Vec<u8>>) -> Vec<u8> {
     let mut content = content.into();
     let mut members = Vec::new();
     let positions_of = |content: &[u8], mark: &[u8]| -> Vec<usize> {
@@ -47,19 +47,19 @@ pub fn unpacked(content: impl Into<Vec<u8>>) -> Vec<u8> {
         windows.filter(|(_, window)| *window == mark).map(|(at, _)| at).collect()
     };
     for at in positions_of(&content, &GZIP) {
-        read(&content[at..], &mut members);
+        decompress(&content[at..], &mut members);
     }
     for at in positions_of(&content, hex::encode(GZIP).as_bytes()) {
         let digits = content[at..].iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
         if let Ok(member) = hex::decode(&content[at..at + digits / 2 * 2]) {
-            read(&member, &mut members);
+            decompress(&member, &mut members);
         }
     }
     content.extend(members);
     content
 }
 
-fn read(member: &[u8], into: &mut Vec<u8>) {
+fn decompress(member: &[u8], into: &mut Vec<u8>) {
     into.push(b'\n');
     // The bytes read before an error are kept.
     let _truncated = GzDecoder::new(member).read_to_end(into);

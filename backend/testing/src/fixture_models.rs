@@ -141,14 +141,14 @@ pub fn fixture_score([red, green, blue]: [f32; 3]) -> f32 {
 
 fn quality() -> Vec<u8> {
     let mut graph = Graph::new();
-    graph.input("input", &[Axis::Fixed(1), Axis::Fixed(3), Axis::Fixed(112), Axis::Fixed(112)]);
-    graph.node("GlobalAveragePool", &["input"], "means", &[]);
-    graph.floats("weight", &[1, 3, 1, 1], &[0.4, 0.2, 0.1]);
-    graph.floats("bias", &[1], &[0.5]);
-    graph.node("Conv", &["means", "weight", "bias"], "mixed", &[]);
-    graph.integers("row", &[0, 1]);
-    graph.node("Reshape", &["mixed", "row"], "output", &[]);
-    graph.output("output", &[Axis::Fixed(1), Axis::Fixed(1)]);
+    graph.add_input("input", &[Axis::Fixed(1), Axis::Fixed(3), Axis::Fixed(112), Axis::Fixed(112)]);
+    graph.add_named_node("GlobalAveragePool", &["input"], "means", &[]);
+    graph.add_floats("weight", &[1, 3, 1, 1], &[0.4, 0.2, 0.1]);
+    graph.add_floats("bias", &[1], &[0.5]);
+    graph.add_named_node("Conv", &["means", "weight", "bias"], "mixed", &[]);
+    graph.add_integers("row", &[0, 1]);
+    graph.add_named_node("Reshape", &["mixed", "row"], "output", &[]);
+    graph.add_output("output", &[Axis::Fixed(1), Axis::Fixed(1)]);
     graph.encode()
 }
 
@@ -184,13 +184,16 @@ fn colour(identity: u32, block: u32) -> Rgb<u8> {
 
 fn detector() -> Vec<u8> {
     let mut graph = Graph::new();
-    graph.input("input", &[Axis::Free("batch"), Axis::Fixed(3), Axis::Free("height"), Axis::Free("width")]);
-    graph.floats("zero", &[], &[0.0]);
-    graph.floats("score", &[], &[SCORE]);
+    graph.add_input(
+        "input",
+        &[Axis::Dynamic("batch"), Axis::Fixed(3), Axis::Dynamic("height"), Axis::Dynamic("width")],
+    );
+    graph.add_floats("zero", &[], &[0.0]);
+    graph.add_floats("score", &[], &[SCORE]);
     for stride in [8_i64, 16, 32] {
         let mean = format!("mean_{stride}");
         let window = [stride, stride];
-        graph.node(
+        graph.add_named_node(
             "AveragePool",
             &["input"],
             &mean,
@@ -219,25 +222,35 @@ fn head(graph: &mut Graph, name: &str, stride: i64, weights: &[f32], bias: &[f32
     let columns = bias.len() as i64;
     let output = format!("{name}_{stride}");
     let part = |what: &str| format!("{output}.{what}");
-    graph.floats(&part("weight"), &[columns, 3, 1, 1], weights);
-    graph.floats(&part("bias"), &[columns], bias);
-    graph.integers(&part("rows"), &[0, -1, columns]);
-    graph.node("Conv", &[&format!("mean_{stride}"), &part("weight"), &part("bias")], &part("map"), &[]);
+    graph.add_floats(&part("weight"), &[columns, 3, 1, 1], weights);
+    graph.add_floats(&part("bias"), &[columns], bias);
+    graph.add_integers(&part("rows"), &[0, -1, columns]);
+    graph.add_named_node(
+        "Conv",
+        &[&format!("mean_{stride}"), &part("weight"), &part("bias")],
+        &part("map"),
+        &[],
+    );
     let mut last = part("map");
     if clip_to_score {
-        graph.node("Clip", &[&last, "zero", "score"], &part("clipped"), &[]);
+        graph.add_named_node("Clip", &[&last, "zero", "score"], &part("clipped"), &[]);
         last = part("clipped");
     }
-    graph.node("Transpose", &[&last], &part("pixels"), &[("perm", Attribute::Integers(&[0, 2, 3, 1]))]);
-    graph.node("Reshape", &[&part("pixels"), &part("rows")], &output, &[]);
-    graph.output(&output, &[Axis::Free("batch"), Axis::Free("anchors"), Axis::Fixed(columns)]);
+    graph.add_named_node(
+        "Transpose",
+        &[&last],
+        &part("pixels"),
+        &[("perm", Attribute::Integers(&[0, 2, 3, 1]))],
+    );
+    graph.add_named_node("Reshape", &[&part("pixels"), &part("rows")], &output, &[]);
+    graph.add_output(&output, &[Axis::Dynamic("batch"), Axis::Dynamic("anchors"), Axis::Fixed(columns)]);
 }
 
 fn embedder() -> Vec<u8> {
     let mut graph = Graph::new();
-    graph.input("input", &[Axis::Free("batch"), Axis::Fixed(3), Axis::Fixed(112), Axis::Fixed(112)]);
+    graph.add_input("input", &[Axis::Dynamic("batch"), Axis::Fixed(3), Axis::Fixed(112), Axis::Fixed(112)]);
     let window = [14, 14];
-    graph.node(
+    graph.add_named_node(
         "AveragePool",
         &["input"],
         "grid",
@@ -245,10 +258,10 @@ fn embedder() -> Vec<u8> {
     );
     // Brightness has a small weight, so that a grey chip also has an embedding.
     let grey = 0.03;
-    graph.floats("mix", &[2, 3, 1, 1], &[1.0 + grey, -1.0 + grey, grey, grey, -1.0 + grey, 1.0 + grey]);
-    graph.node("Conv", &["grid", "mix"], "opponents", &[]);
-    graph.integers("vector", &[0, 128]);
-    graph.node("Reshape", &["opponents", "vector"], "output", &[]);
-    graph.output("output", &[Axis::Free("batch"), Axis::Fixed(128)]);
+    graph.add_floats("mix", &[2, 3, 1, 1], &[1.0 + grey, -1.0 + grey, grey, grey, -1.0 + grey, 1.0 + grey]);
+    graph.add_named_node("Conv", &["grid", "mix"], "opponents", &[]);
+    graph.add_integers("vector", &[0, 128]);
+    graph.add_named_node("Reshape", &["opponents", "vector"], "output", &[]);
+    graph.add_output("output", &[Axis::Dynamic("batch"), Axis::Fixed(128)]);
     graph.encode()
 }

@@ -22,8 +22,8 @@ pub use assets::{
     DEFAULT_PACK, build_library, ffmpeg, image, images, library, model, models_dir, openvino, oracle, pack,
     root, shared_models,
 };
-pub use database::{Hold, TableLock, TestDatabase};
-pub use files::{files_below, holds, unpacked};
+pub use database::{StatementBlock, TableLock, TestDatabase};
+pub use files::{contains_bytes, files_below, with_decompressed_gzip};
 pub use film::{FakeGpu, ffmpeg_with_gpu};
 pub use fixture_models::{
     FixtureModel, FixturePack, draw_face, fixture_pack, fixture_quality, fixture_score,

@@ -20,8 +20,8 @@ pub const CAST: u32 = traits::CAST.len() as u32;
 
 /// Returns the number of a person who looks like `person`. The embeddings of the two are about as
 /// similar as the default threshold for a match; those of one person are much more similar.
-pub const fn alike(person: u32) -> u32 {
-    person | traits::ALIKE
+pub const fn lookalike_of(person: u32) -> u32 {
+    person | traits::LOOKALIKE
 }
 
 /// First number of the walls with a unique pattern, whose perceptual hashes differ.
@@ -61,10 +61,10 @@ pub fn draw(width: u32, height: u32, wall: u32, heads: &[Head]) -> Vec<u8> {
     for row in 0..height {
         for column in 0..width {
             let (x, y) = (column as f32 + 0.5, row as f32 + 0.5);
-            let mut colour = wall_at(wall, x / width as f32, y / height as f32);
+            let mut colour = wall_colour(wall, x / width as f32, y / height as f32);
             for (head, traits) in &people {
                 let (x, y) = ((x - head.x) / head.height, (y - head.y) / head.height);
-                paint::person(&mut colour, head, traits, x, y);
+                paint::paint_person(&mut colour, head, traits, x, y);
             }
             let grain = next_grain(&mut noise);
             data.extend(colour.map(|v| (v + grain).clamp(0.0, 255.0) as u8));
@@ -78,7 +78,10 @@ pub fn draw(width: u32, height: u32, wall: u32, heads: &[Head]) -> Vec<u8> {
 /// if the bytes are not whole rows of `width` pixels.
 pub fn paint_over(pixels: &mut [u8], width: u32, heads: &[Head]) {
     let row_bytes = width as usize * 3;
-    assert!(row_bytes > 0 && pixels.len().is_multiple_of(row_bytes), "the bytes are whole rows");
+    assert!(
+        row_bytes > 0 && pixels.len().is_multiple_of(row_bytes),
+        "the number of bytes must be a multiple of the row length"
+    );
     let people: Vec<(&Head, Traits)> = heads.iter().map(|head| (head, Traits::new(head.person))).collect();
     let mut noise = 0x2545_f491_u32;
     for (row, line) in pixels.chunks_exact_mut(row_bytes).enumerate() {
@@ -88,7 +91,7 @@ pub fn paint_over(pixels: &mut [u8], width: u32, heads: &[Head]) {
             let mut colour = background;
             for (head, traits) in &people {
                 let (x, y) = ((x - head.x) / head.height, (y - head.y) / head.height);
-                paint::person(&mut colour, head, traits, x, y);
+                paint::paint_person(&mut colour, head, traits, x, y);
             }
             if colour != background {
                 let grain = next_grain(&mut noise);
@@ -105,7 +108,7 @@ fn next_grain(noise: &mut u32) -> f32 {
 }
 
 /// Returns the colour of a wall. `across` and `down` are fractions of the image's width and height.
-fn wall_at(wall: u32, across: f32, down: f32) -> Colour {
+fn wall_colour(wall: u32, across: f32, down: f32) -> Colour {
     let base = WALLS[wall as usize % WALLS.len()];
     let colour = base.map(|v| v * (1.06 - 0.24 * down - 0.16 * (across - 0.35).abs()));
     if wall >= PATCHWORK {
@@ -182,10 +185,10 @@ pub fn jpeg(width: u32, height: u32, pixels: Vec<u8>) -> Vec<u8> {
 /// face. No part of a person is outside.
 pub const EXTENT: [f32; 4] = [-0.8, -0.72, 1.6, 2.78];
 
-/// What the face of a person shows.
+/// The expression of a person's face.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Expression {
-    /// The expression of the person in every other drawing.
+    /// The expression of the person in all other drawings.
     #[default]
     Neutral,
     /// A wider, curved mouth.
@@ -223,7 +226,7 @@ pub struct Sprite {
 
 /// Draws a person whose head is `height` pixels high and turned by `turn`, -1 to 1. The sprite
 /// covers [`EXTENT`].
-pub fn sprite(person: u32, turn: f32, expression: Expression, height: f32) -> Sprite {
+pub fn draw_sprite(person: u32, turn: f32, expression: Expression, height: f32) -> Sprite {
     let (head, traits) = head_and_traits(person, turn, expression, height);
     let side = |share: f32| (share * height).ceil() as usize;
     let (width, tall) = (side(EXTENT[2]), side(EXTENT[3]));
@@ -232,18 +235,18 @@ pub fn sprite(person: u32, turn: f32, expression: Expression, height: f32) -> Sp
         let y = (row as f32 + 0.5) / height + EXTENT[1];
         for column in 0..width {
             let x = (column as f32 + 0.5) / height + EXTENT[0];
-            let [red, green, blue, opacity] = pixel(&head, &traits, x, y);
+            let [red, green, blue, opacity] = pixel_with_opacity(&head, &traits, x, y);
             pixels.push([red, green, blue, opacity * 255.0].map(|v| (v + 0.5) as u8));
         }
     }
     Sprite { width, height: tall, pixels }
 }
 
-/// Returns whether a person hides what is behind a point. `x` and `y` are heights of the head from
-/// the centre of the face.
+/// Returns whether a person covers a point. `x` and `y` are heights of the head from the centre of
+/// the face.
 pub fn covers(person: u32, turn: f32, x: f32, y: f32) -> bool {
     let (head, traits) = head_and_traits(person, turn, Expression::Neutral, 100.0);
-    pixel(&head, &traits, x, y)[3] > 0.5
+    pixel_with_opacity(&head, &traits, x, y)[3] > 0.5
 }
 
 fn head_and_traits(person: u32, turn: f32, expression: Expression, height: f32) -> (Head, Traits) {
@@ -254,11 +257,11 @@ fn head_and_traits(person: u32, turn: f32, expression: Expression, height: f32) 
 
 /// Returns the colour of a point multiplied by its opacity, and its opacity from 0 to 1. All shapes
 /// are blended linearly, so black and white backgrounds show how much of them is visible.
-fn pixel(head: &Head, traits: &Traits, x: f32, y: f32) -> [f32; 4] {
+fn pixel_with_opacity(head: &Head, traits: &Traits, x: f32, y: f32) -> [f32; 4] {
     let mut on_black: Colour = [0.0; 3];
     let mut on_white: Colour = [255.0; 3];
-    paint::person(&mut on_black, head, traits, x, y);
-    paint::person(&mut on_white, head, traits, x, y);
+    paint::paint_person(&mut on_black, head, traits, x, y);
+    paint::paint_person(&mut on_white, head, traits, x, y);
     let [red, green, blue] = on_black;
     let opacity = 1.0 - (on_white[1] - green) / 255.0;
     [red, green, blue, opacity.clamp(0.0, 1.0)]

@@ -34,18 +34,18 @@ impl Heif {
     /// Writes the file. Panics if ffmpeg cannot encode the images.
     pub fn write(&self, draw: Draw<'_>) -> Vec<u8> {
         let mut file = File::default();
-        let boxes: Vec<Vec<u8>> = self.properties.iter().map(|(kind, body)| boxed(kind, body)).collect();
-        let primary = self.add(&mut file, false, draw, boxes);
+        let boxes: Vec<Vec<u8>> = self.properties.iter().map(|(kind, body)| make_box(kind, body)).collect();
+        let primary = self.add_image(&mut file, false, draw, boxes);
         if self.alpha {
             let name = b"\0\0\0\0urn:mpeg:mpegB:cicp:systems:auxiliary:alpha\0";
-            let alpha = self.add(&mut file, true, draw, vec![boxed("auxC", name)]);
+            let alpha = self.add_image(&mut file, true, draw, vec![make_box("auxC", name)]);
             file.references.push(("auxl", alpha, vec![primary]));
         }
         file.write(primary, if self.av1 { b"avif" } else { b"heic" })
     }
 
     /// Adds the colours or the opacity, and returns the number of the item.
-    fn add(&self, file: &mut File, is_alpha: bool, draw: Draw<'_>, extra: Vec<Vec<u8>>) -> u16 {
+    fn add_image(&self, file: &mut File, is_alpha: bool, draw: Draw<'_>, extra: Vec<Vec<u8>>) -> u16 {
         let (width, height) = self.size;
         let tile = self.tile.unwrap_or(self.size);
         let (columns, rows) = (width.div_ceil(tile.0), height.div_ceil(tile.1));
@@ -58,7 +58,7 @@ impl Heif {
             let mut properties = vec![size_box(tile), configuration];
             properties.extend(if self.tile.is_none() { extra.clone() } else { Vec::new() });
             let kind = if self.av1 { "av01" } else { "hvc1" };
-            tiles.push(file.add(kind, data, false, properties));
+            tiles.push(file.add_item(kind, data, false, properties));
         }
         if self.tile.is_none() {
             return tiles[0];
@@ -67,7 +67,7 @@ impl Heif {
         grid.extend([width, height].map(u32::to_be_bytes).concat());
         let mut properties = vec![size_box(self.size)];
         properties.extend(extra);
-        let grid = file.add("grid", grid, true, properties);
+        let grid = file.add_item("grid", grid, true, properties);
         file.references.push(("dimg", grid, tiles));
         grid
     }
@@ -89,14 +89,14 @@ impl Heif {
         if self.av1 {
             // After the headers of the file and of the frame, and the temporal delimiter.
             let data = stream[32 + 12 + 2..].to_vec();
-            return (boxed("av1C", &[0x81, 0, if is_alpha { 0x10 } else { 0x0C }, 0]), data);
+            return (make_box("av1C", &[0x81, 0, if is_alpha { 0x10 } else { 0x0C }, 0]), data);
         }
-        hevc(&stream)
+        split_hevc(&stream)
     }
 }
 
 /// Splits a stream into parameter sets and slices.
-fn hevc(stream: &[u8]) -> (Vec<u8>, Vec<u8>) {
+fn split_hevc(stream: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let mut starts: Vec<usize> =
         (0..stream.len().saturating_sub(3)).filter(|at| stream[*at..].starts_with(&[0, 0, 1])).collect();
     starts.push(stream.len());
@@ -124,7 +124,7 @@ fn hevc(stream: &[u8]) -> (Vec<u8>, Vec<u8>) {
         configuration.extend((unit.len() as u16).to_be_bytes());
         configuration.extend(unit);
     }
-    (boxed("hvcC", &configuration), data)
+    (make_box("hvcC", &configuration), data)
 }
 
 /// Encodes an image with ffmpeg. Panics if ffmpeg fails.
@@ -219,29 +219,35 @@ struct File {
 struct Item {
     kind: &'static str,
     data: Vec<u8>,
-    /// Whether the data is in the box `idat`, which is a part of the structure.
-    is_inside: bool,
+    /// Whether the data is in the box `idat`, which is a part of the box `meta`.
+    is_in_idat: bool,
     properties: Vec<Vec<u8>>,
 }
 
 impl File {
-    fn add(&mut self, kind: &'static str, data: Vec<u8>, is_inside: bool, properties: Vec<Vec<u8>>) -> u16 {
-        self.items.push(Item { kind, data, is_inside, properties });
+    fn add_item(
+        &mut self,
+        kind: &'static str,
+        data: Vec<u8>,
+        is_in_idat: bool,
+        properties: Vec<Vec<u8>>,
+    ) -> u16 {
+        self.items.push(Item { kind, data, is_in_idat, properties });
         self.items.len() as u16
     }
 
     fn write(&self, primary: u16, brand: &[u8]) -> Vec<u8> {
-        let start = boxed("ftyp", &[brand, &[0; 4], brand, b"mif1miaf"].concat());
-        // The length of the structure does not depend on the positions in it.
-        let length = self.structure(primary, 0).len();
-        let meta = self.structure(primary, (start.len() + length + 8) as u32);
+        let start = make_box("ftyp", &[brand, &[0; 4], brand, b"mif1miaf"].concat());
+        // The length of the box does not depend on the positions in it.
+        let length = self.meta_box(primary, 0).len();
+        let meta = self.meta_box(primary, (start.len() + length + 8) as u32);
         let data: Vec<&[u8]> =
-            self.items.iter().filter(|item| !item.is_inside).map(|item| item.data.as_slice()).collect();
-        [start, meta, boxed("mdat", &data.concat())].concat()
+            self.items.iter().filter(|item| !item.is_in_idat).map(|item| item.data.as_slice()).collect();
+        [start, meta, make_box("mdat", &data.concat())].concat()
     }
 
     /// Returns the box `meta`. `data_at` is the position of the data in the file.
-    fn structure(&self, primary: u16, data_at: u32) -> Vec<u8> {
+    fn meta_box(&self, primary: u16, data_at: u32) -> Vec<u8> {
         let (mut inside, mut at) = (Vec::new(), data_at);
         // Version 1: offsets and lengths of four bytes.
         let mut locations = vec![1, 0, 0, 0, 0x44, 0];
@@ -254,16 +260,16 @@ impl File {
         let mut count = 0;
         for (number, item) in (1_u16..).zip(&self.items) {
             let length = item.data.len() as u32;
-            let position = if item.is_inside { inside.len() as u32 } else { at };
-            locations.extend([number, u16::from(item.is_inside), 0, 1].map(u16::to_be_bytes).concat());
+            let position = if item.is_in_idat { inside.len() as u32 } else { at };
+            locations.extend([number, u16::from(item.is_in_idat), 0, 1].map(u16::to_be_bytes).concat());
             locations.extend([position, length].map(u32::to_be_bytes).concat());
-            if item.is_inside {
+            if item.is_in_idat {
                 inside.extend(&item.data);
             } else {
                 at += length;
             }
             let id = number.to_be_bytes();
-            infos.extend(boxed(
+            infos.extend(make_box(
                 "infe",
                 &[&[2, 0, 0, 0], &id[..], &[0, 0], item.kind.as_bytes(), &[0]].concat(),
             ));
@@ -279,26 +285,26 @@ impl File {
         for (kind, from, to) in &self.references {
             let numbers: Vec<u16> = [*from, to.len() as u16].into_iter().chain(to.iter().copied()).collect();
             references
-                .extend(boxed(kind, &numbers.into_iter().flat_map(u16::to_be_bytes).collect::<Vec<_>>()));
+                .extend(make_box(kind, &numbers.into_iter().flat_map(u16::to_be_bytes).collect::<Vec<_>>()));
         }
         let parts = [
             vec![0; 4],
-            boxed("hdlr", &[&[0; 8], &b"pict"[..], &[0; 13]].concat()),
-            boxed("pitm", &[&[0; 4], &primary.to_be_bytes()[..]].concat()),
-            boxed("iloc", &locations),
-            boxed("iinf", &infos),
-            boxed("iref", &references),
-            boxed("iprp", &[boxed("ipco", &properties), boxed("ipma", &associations)].concat()),
-            boxed("idat", &inside),
+            make_box("hdlr", &[&[0; 8], &b"pict"[..], &[0; 13]].concat()),
+            make_box("pitm", &[&[0; 4], &primary.to_be_bytes()[..]].concat()),
+            make_box("iloc", &locations),
+            make_box("iinf", &infos),
+            make_box("iref", &references),
+            make_box("iprp", &[make_box("ipco", &properties), make_box("ipma", &associations)].concat()),
+            make_box("idat", &inside),
         ];
-        boxed("meta", &parts.concat())
+        make_box("meta", &parts.concat())
     }
 }
 
-fn boxed(kind: &str, body: &[u8]) -> Vec<u8> {
+fn make_box(kind: &str, body: &[u8]) -> Vec<u8> {
     [&(body.len() as u32 + 8).to_be_bytes(), kind.as_bytes(), body].concat()
 }
 
 fn size_box((width, height): (u32, u32)) -> Vec<u8> {
-    boxed("ispe", &[[0; 4], width.to_be_bytes(), height.to_be_bytes()].concat())
+    make_box("ispe", &[[0; 4], width.to_be_bytes(), height.to_be_bytes()].concat())
 }

@@ -1,4 +1,4 @@
-//! Tests that the files of films contain what the truth says.
+//! Tests that the files of films have the contents that the truth describes.
 #![allow(clippy::unwrap_used)]
 use std::path::Path;
 use testing::film::{
@@ -13,7 +13,7 @@ fn encode_and_decode(film: &Film, encoding: &Encoding) -> Vec<DecodedFrame> {
     decode(&path, |_, _| ()).unwrap()
 }
 
-/// Returns what decoding a file of this film must return.
+/// Returns the expected frames of a decoded file of this film.
 fn expected(film: &Film, encoding: &Encoding) -> Vec<DecodedFrame> {
     let frame = |index| DecodedFrame {
         at_us: film.at_us(index, encoding),
@@ -27,7 +27,7 @@ fn check(film: &Film, encoding: &Encoding) {
     assert_eq!(encode_and_decode(film, encoding), expected(film, encoding), "{encoding:?} {:?}", film.timing);
 }
 
-fn variable() -> Timing {
+fn variable_timing() -> Timing {
     Timing::Variable(vec![40, 17, 83, 40, 40, 125, 8])
 }
 
@@ -42,7 +42,7 @@ fn every_codec_and_container_keeps_numbers_and_timestamps() {
 #[testing::needs(video)]
 #[test]
 fn variable_frame_rate_timestamps_are_exact() {
-    let film = Film::short().timed(variable());
+    let film = Film::short().with_timing(variable_timing());
     for encoding in Encoding::all() {
         if encoding.allows_variable() {
             check(&film, &encoding);
@@ -55,7 +55,7 @@ fn variable_frame_rate_timestamps_are_exact() {
 #[testing::needs(video)]
 #[test]
 fn timestamps_are_rounded_to_container_time_unit() {
-    let film = Film::short().timed(Timing::Constant(30000, 1001));
+    let film = Film::short().with_timing(Timing::Constant(30000, 1001));
     let codecs = [
         (Codec::H264, Container::Mp4, 33_367),
         (Codec::H264, Container::Mkv, 33_000),
@@ -76,7 +76,7 @@ fn players_rotate_encoded_films() {
         [(Codec::H264, Container::Mp4), (Codec::Hevc, Container::Mkv), (Codec::Vp9, Container::WebM)];
     for (codec, container) in codecs {
         for rotation in [90, 180, 270] {
-            let film = Film::short().timed(variable());
+            let film = Film::short().with_timing(variable_timing());
             check(&film, &Encoding { rotation, ..Encoding::new(codec, container) });
         }
     }
@@ -131,7 +131,7 @@ fn standard_film_timestamps_are_exact() {
 #[test]
 fn film_ground_truth_is_consistent() {
     let encoding = Encoding::new(Codec::H264, Container::Mp4);
-    for film in [Film::standard(), Film::short(), Film::standard().sized(1920, 1080)] {
+    for film in [Film::standard(), Film::short(), Film::standard().with_size(1920, 1080)] {
         let truth = film.truth(&encoding);
         assert_eq!(truth.frames.len(), film.length() as usize);
         assert_eq!(truth.cuts.len(), film.shots.len() - 1);
@@ -170,7 +170,7 @@ fn standard_film_has_described_tracks() {
     use testing::gallery::{ADA, BEN, CORA, DAN, EVE, FINN};
     let truth = Film::standard().truth(&Encoding::new(Codec::H264, Container::Mp4));
     let people: Vec<u32> = truth.tracks.iter().map(|track| track.person).collect();
-    let alike = testing::people::alike(DAN);
+    let alike = testing::people::lookalike_of(DAN);
     let expected_people = [ADA, BEN, CORA, DAN, EVE, FINN, DAN, alike, BEN, CORA, BEN, ADA, CORA, EVE, FINN];
     for track in &truth.tracks {
         println!(

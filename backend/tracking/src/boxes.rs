@@ -1,54 +1,54 @@
-//! A compact binary form of the boxes of a track, for storage, and the choice of the boxes to keep.
+//! A compact binary encoding of the boxes of a track, and the selection of boxes to keep.
 //!
 //! The first byte is the version, 1. Then follow the number of boxes and, for each box, the
-//! differences of its time, left edge, top edge, width and height to the box before. Times are in
-//! milliseconds, coordinates in quarters of a pixel. Numbers are variable-length integers (LEB128);
-//! signed numbers are in zigzag form, as in Protocol Buffers. Every list of boxes has one form.
+//! differences of its time, left edge, top edge, width and height from the previous box. Times are
+//! in milliseconds, coordinates in quarters of a pixel. Numbers are variable-length integers
+//! (LEB128); signed numbers have the zigzag encoding of Protocol Buffers. Each list of boxes has
+//! exactly one encoding.
 use crate::track::{MAX_COORDINATE, TimedBox, interpolate};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use vision::Rect;
 
-/// Maximum length of the binary form in bytes.
+/// Maximum length of an encoding in bytes.
 pub const MAX_BYTES: usize = 16 * 1024;
 const VERSION: u8 = 1;
-/// Each box has a time and four coordinates, of at least one byte each.
+/// A box has a time and four coordinates, with at least one byte each.
 const MIN_BOX_BYTES: usize = 5;
-const QUARTERS: f32 = 4.0;
-const MAX_QUARTERS: i64 = (MAX_COORDINATE * QUARTERS) as i64;
+const UNITS_PER_PIXEL: f32 = 4.0;
+const MAX_UNITS: i64 = (MAX_COORDINATE * UNITS_PER_PIXEL) as i64;
 const MAX_MS: i64 = i64::MAX / 1000;
 
-/// The bytes are not the binary form of a list of boxes.
+/// The bytes are not the encoding of a list of boxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a list of boxes: {0}")]
 pub struct DecodeError(&'static str);
 
-/// Milliseconds, left edge, top edge, width, height.
+/// Time in milliseconds; left edge, top edge, width and height in quarters of a pixel.
 type Quantised = [i64; 5];
 
-/// Returns the binary form of the boxes, at most [`MAX_BYTES`] long. If it would be longer, boxes
-/// are left out: those that linear interpolation predicts best. The boxes must be in order of time.
-/// Boxes that are not finite, out of range, or less than a millisecond after the one before are
-/// left out.
+/// Returns the encoding of the boxes, which has at most [`MAX_BYTES`]. If necessary, it omits the
+/// boxes that linear interpolation predicts best. The boxes must be in order of time. Boxes that
+/// are not finite, out of range, or in the same millisecond as the previous box are also omitted.
 pub fn encode(boxes: &[TimedBox]) -> Vec<u8> {
     let mut boxes: Vec<TimedBox> = boxes.to_vec();
     boxes.retain(|timed_box| quantise(timed_box).is_some());
     boxes.dedup_by(|next, timed_box| next.at_us.div_euclid(1000) <= timed_box.at_us.div_euclid(1000));
     loop {
-        let bytes = write(&boxes);
+        let bytes = write_boxes(&boxes);
         if bytes.len() <= MAX_BYTES {
             return bytes;
         }
-        // Differences grow when boxes are left out, hence 5 % less than the excess suggests.
-        let keep = boxes.len() * MAX_BYTES / bytes.len() * 19 / 20;
-        thin(&mut boxes, keep);
+        // The differences become larger when boxes are removed, so 5 % more boxes are removed.
+        let max_count = boxes.len() * MAX_BYTES / bytes.len() * 19 / 20;
+        thin(&mut boxes, max_count);
     }
 }
 
-/// Returns the boxes of a binary form.
+/// Returns the boxes of an encoding.
 ///
 /// # Errors
-/// Fails if [`encode`] cannot have written the bytes. The length is checked before any work.
+/// Fails if the bytes are not a possible result of [`encode`].
 pub fn decode(bytes: &[u8]) -> Result<Vec<TimedBox>, DecodeError> {
     if bytes.len() > MAX_BYTES {
         return Err(DecodeError("too long"));
@@ -58,7 +58,7 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<TimedBox>, DecodeError> {
     };
     let count = read_varint(&mut rest)?;
     if count > (rest.len() / MIN_BOX_BYTES) as u64 {
-        return Err(DecodeError("more boxes than bytes"));
+        return Err(DecodeError("too many boxes for the length"));
     }
     let mut boxes = Vec::with_capacity(count as usize);
     let mut last: Quantised = [0; 5];
@@ -73,22 +73,22 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<TimedBox>, DecodeError> {
             *value = difference.and_then(|d| value.checked_add(d)).ok_or(DecodeError("overflow"))?;
         }
         if i > 0 && next[0] <= last[0] {
-            return Err(DecodeError("time does not advance"));
+            return Err(DecodeError("times are not in order"));
         }
-        boxes.push(restore(&next).ok_or(DecodeError("out of range"))?);
+        boxes.push(dequantise(&next).ok_or(DecodeError("out of range"))?);
         last = next;
     }
     if rest.is_empty() { Ok(boxes) } else { Err(DecodeError("bytes after the end")) }
 }
 
-fn write(boxes: &[TimedBox]) -> Vec<u8> {
+fn write_boxes(boxes: &[TimedBox]) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     write_varint(&mut bytes, boxes.len() as u64);
     let mut last: Quantised = [0; 5];
     for (i, next) in boxes.iter().filter_map(quantise).enumerate() {
         for (k, (value, before)) in next.iter().zip(&last).enumerate() {
             let difference = value - before;
-            write_varint(&mut bytes, if k == 0 && i > 0 { difference as u64 } else { zigzag(difference) });
+            write_varint(&mut bytes, if k == 0 && i > 0 { difference as u64 } else { to_zigzag(difference) });
         }
         last = next;
     }
@@ -103,33 +103,33 @@ fn quantise(timed_box: &TimedBox) -> Option<Quantised> {
     Some([timed_box.at_us.div_euclid(1000), x, y, width, height]).filter(|numbers| numbers[0] >= -MAX_MS)
 }
 
-/// Returns start and length in quarters of a pixel. Both ends are rounded, so that a box inside an
-/// image stays inside.
+/// Returns start and length in quarters of a pixel. Start and end are rounded, so that a box inside
+/// an image remains inside.
 fn quantise_span(start: f32, length: f32) -> Option<(i64, i64)> {
-    let in_range = |value: f32| value.is_finite() && value.abs() <= MAX_COORDINATE;
-    if !in_range(start) || !in_range(length) || length <= 0.0 {
+    let is_in_range = |value: f32| value.is_finite() && value.abs() <= MAX_COORDINATE;
+    if !is_in_range(start) || !is_in_range(length) || length <= 0.0 {
         return None;
     }
-    let [start, end] = [start, start + length].map(|end| f64::from(end) * f64::from(QUARTERS));
+    let [start, end] = [start, start + length].map(|end| f64::from(end) * f64::from(UNITS_PER_PIXEL));
     let (mut first, mut last) = (start.round() as i64, end.round() as i64);
     if first == last {
-        // A tiny box takes the quarter of a pixel that contains its end.
+        // A very small box becomes the quarter of a pixel that contains its end.
         last = end.ceil() as i64;
         first = last - 1;
     }
-    Some((first, (last - first).clamp(1, MAX_QUARTERS)))
+    Some((first, (last - first).clamp(1, MAX_UNITS)))
 }
 
-fn restore(numbers: &Quantised) -> Option<TimedBox> {
+fn dequantise(numbers: &Quantised) -> Option<TimedBox> {
     let [ms, x, y, width, height] = *numbers;
-    let in_range = |value: &i64| (-MAX_QUARTERS..=MAX_QUARTERS).contains(value);
-    let is_valid = [x, y, width, height].iter().all(in_range) && width > 0 && height > 0;
+    let is_in_range = |value: &i64| (-MAX_UNITS..=MAX_UNITS).contains(value);
+    let is_valid = [x, y, width, height].iter().all(is_in_range) && width > 0 && height > 0;
     let is_time_valid = (-MAX_MS..=MAX_MS).contains(&ms);
-    let [x, y, width, height] = [x, y, width, height].map(|value| value as f32 / QUARTERS);
+    let [x, y, width, height] = [x, y, width, height].map(|value| value as f32 / UNITS_PER_PIXEL);
     (is_valid && is_time_valid).then(|| TimedBox { at_us: ms * 1000, bbox: Rect { x, y, width, height } })
 }
 
-fn zigzag(value: i64) -> u64 {
+fn to_zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
 
@@ -167,40 +167,40 @@ fn read_zigzag(bytes: &mut &[u8]) -> Result<i64, DecodeError> {
     read_varint(bytes).map(|value| (value >> 1) as i64 ^ -((value & 1) as i64))
 }
 
-/// Removes boxes until at most `keep` remain, but never the first and the last one.
+/// Removes boxes until at most `max_count` remain. Keeps the first and the last box.
 ///
-/// Removes first the box that linear interpolation between its neighbours predicts best. This is
-/// the method of Visvalingam and Whyatt (1993) for lines, with the largest error of an edge in
-/// pixels in place of the area of a triangle. Time: O(n log n).
-pub(crate) fn thin(boxes: &mut Vec<TimedBox>, keep: usize) {
+/// Repeatedly removes the box that linear interpolation between the adjacent boxes predicts best.
+/// This is the method of Visvalingam and Whyatt (1993) for lines, with the largest error of an edge
+/// in pixels instead of the area of a triangle. Time: O(n log n).
+pub(crate) fn thin(boxes: &mut Vec<TimedBox>, max_count: usize) {
     let count = boxes.len();
-    if count <= keep.max(2) {
+    if count <= max_count.max(2) {
         return;
     }
-    let mut before: Vec<usize> = (0..count).map(|i| i.saturating_sub(1)).collect();
-    let mut after: Vec<usize> = (1..=count).collect();
-    let mut error = vec![u32::MAX; count];
+    let mut previous: Vec<usize> = (0..count).map(|i| i.saturating_sub(1)).collect();
+    let mut next: Vec<usize> = (1..=count).collect();
+    let mut errors = vec![u32::MAX; count];
     let mut is_removed = vec![false; count];
     let mut heap = BinaryHeap::with_capacity(count);
     for i in 1..count - 1 {
-        error[i] = prediction_error(&boxes[i - 1], &boxes[i], &boxes[i + 1]);
-        heap.push(Reverse((error[i], i)));
+        errors[i] = prediction_error(&boxes[i - 1], &boxes[i], &boxes[i + 1]);
+        heap.push(Reverse((errors[i], i)));
     }
     let mut remaining = count;
-    while remaining > keep.max(2) {
-        let Some(Reverse((value, i))) = heap.pop() else { break };
-        if is_removed[i] || error[i] != value {
+    while remaining > max_count.max(2) {
+        let Some(Reverse((error, i))) = heap.pop() else { break };
+        if is_removed[i] || errors[i] != error {
             continue;
         }
         is_removed[i] = true;
         remaining -= 1;
-        let (left, right) = (before[i], after[i]);
-        (after[left], before[right]) = (right, left);
+        let (left, right) = (previous[i], next[i]);
+        (next[left], previous[right]) = (right, left);
         for j in [left, right] {
             if j > 0 && j < count - 1 {
-                // The error never falls, so that a slow curve does not disappear box by box.
-                error[j] = prediction_error(&boxes[before[j]], &boxes[j], &boxes[after[j]]).max(value);
-                heap.push(Reverse((error[j], j)));
+                // The error never decreases, so that small errors do not add up along a curve.
+                errors[j] = prediction_error(&boxes[previous[j]], &boxes[j], &boxes[next[j]]).max(error);
+                heap.push(Reverse((errors[j], j)));
             }
         }
     }
@@ -212,7 +212,7 @@ pub(crate) fn thin(boxes: &mut Vec<TimedBox>, keep: usize) {
 }
 
 /// Returns the largest distance in pixels between an edge of `middle` and its interpolation, as the
-/// bits of a number that is not negative: they have the same order as the number.
+/// bits of a 32-bit float. For numbers that are not negative, the bits have the same order.
 fn prediction_error(before: &TimedBox, middle: &TimedBox, after: &TimedBox) -> u32 {
     let (actual, predicted) = (middle.bbox, interpolate(before, after, middle.at_us));
     let edges = [
@@ -265,7 +265,7 @@ mod tests {
         fn decoded_boxes_stay_inside_image(
             (width, height) in (1u32..5000, 1u32..5000), boxes in box_lists(50),
         ) {
-            let clip = |timed_box: &TimedBox| Some(TimedBox { bbox: timed_box.bbox.clipped((width, height))?, ..*timed_box });
+            let clip = |timed_box: &TimedBox| Some(TimedBox { bbox: timed_box.bbox.clip_to((width, height))?, ..*timed_box });
             let boxes: Vec<TimedBox> = boxes.iter().filter_map(clip).collect();
             for TimedBox { bbox, .. } in decode(&encode(&boxes)).unwrap() {
                 prop_assert!(bbox.x >= 0.0 && bbox.x + bbox.width <= width as f32, "{bbox:?} in {width}");
@@ -274,9 +274,9 @@ mod tests {
         }
 
         #[test]
-        fn accepted_box_bytes_have_one_encoding(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn decoded_boxes_are_encoded_as_same_bytes(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             if let Ok(boxes) = decode(&bytes) {
-                prop_assert_eq!(write(&boxes), bytes);
+                prop_assert_eq!(write_boxes(&boxes), bytes);
             }
         }
 
@@ -286,7 +286,7 @@ mod tests {
             let at = at.index(bytes.len());
             bytes[at] = byte;
             if let Ok(boxes) = decode(&bytes) {
-                prop_assert_eq!(write(&boxes), bytes.clone());
+                prop_assert_eq!(write_boxes(&boxes), bytes.clone());
             }
             let _ = decode(&bytes[..at]);
         }
@@ -315,9 +315,9 @@ mod tests {
             (vec![1], "truncated"),
             (vec![1, 0, 0], "bytes after the end"),
             (vec![1, 0x80, 0], "not the shortest form"),
-            (vec![1, 0xff, 0xff, 0xff, 0xff, 0x0f], "more boxes than bytes"),
+            (vec![1, 0xff, 0xff, 0xff, 0xff, 0x0f], "too many boxes for the length"),
             (vec![1, 1, 0, 0, 0, 0, 2], "out of range"),
-            (vec![1, 2, 0, 0, 0, 2, 2, 0, 0, 0, 0, 0], "time does not advance"),
+            (vec![1, 2, 0, 0, 0, 2, 2, 0, 0, 0, 0, 0], "times are not in order"),
             ([vec![1, 1], vec![0xff; 9], vec![2, 0, 0, 2, 2]].concat(), "overflow"),
             (vec![1; MAX_BYTES + 1], "too long"),
         ] {
@@ -328,11 +328,11 @@ mod tests {
 
     #[test]
     fn encoding_omits_unusable_boxes() {
-        let at = |at_us, width| TimedBox { at_us, bbox: Rect { x: 0.0, y: 0.0, width, height: 1.0 } };
-        let unusable =
-            [at(0, 1.0), at(999, 1.0), at(1000, 0.0), at(2000, f32::NAN), at(3000, 2e9), at(i64::MAX, 1.0)];
+        let timed_box = |at_us, width| TimedBox { at_us, bbox: Rect { x: 0.0, y: 0.0, width, height: 1.0 } };
+        let unusable = [(0, 1.0), (999, 1.0), (1000, 0.0), (2000, f32::NAN), (3000, 2e9), (i64::MAX, 1.0)]
+            .map(|(at_us, width)| timed_box(at_us, width));
         assert_eq!(decode(&encode(&unusable)).unwrap().len(), 2);
-        assert_eq!(decode(&encode(&[at(i64::MIN, 1.0)])).unwrap().len(), 0);
+        assert_eq!(decode(&encode(&[timed_box(i64::MIN, 1.0)])).unwrap().len(), 0);
     }
 
     fn box_at_ms(i: i64, x: f32) -> TimedBox {
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn thinning_keeps_corners_and_drops_straight_parts() {
+    fn thinning_keeps_turning_points_and_removes_boxes_between() {
         let mut boxes: Vec<_> = (0..=100).map(|i| box_at_ms(i, (50 - (i - 50).abs()) as f32)).collect();
         thin(&mut boxes, 3);
         let times: Vec<i64> = boxes.iter().map(|b| b.at_us / 1000).collect();
@@ -365,7 +365,7 @@ mod tests {
             } else {
                 interpolate(before, &after, timed_box.at_us).x
             };
-            assert!((x - timed_box.bbox.x).abs() < 1.0, "{x} in place of {}", timed_box.bbox.x);
+            assert!((x - timed_box.bbox.x).abs() < 1.0, "{x} instead of {}", timed_box.bbox.x);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Measures of tracks against the truth. Only tests and benchmarks call this module.
+//! Measures how well tracks match the ground truth. Only tests and benchmarks use this module.
 
 use crate::assignment::{Pair, assign};
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,10 +7,10 @@ use vision::Rect;
 /// Minimum IoU at which a predicted box counts as correct, as in MOTChallenge (Milan et al. 2016).
 pub const MIN_IOU: f32 = 0.5;
 
-/// One box of one identity: a true person or a predicted track.
+/// A box of an identity: a person in the ground truth, or a predicted track.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// The identity; of the truth, or the number of the track.
+    /// The number of the person or of the track.
     pub identity: u64,
     pub at_us: i64,
     pub bbox: Rect,
@@ -18,14 +18,14 @@ pub struct Sample {
 
 /// The counts of Ristani et al., "Performance Measures and a Data Set for Multi-Target,
 /// Multi-Camera Tracking", ECCV Workshops 2016, section 3.1. Each true identity is assigned to at
-/// most one predicted identity, so that as many boxes as possible agree in the whole video.
+/// most one predicted identity. The assignment maximises the number of matching boxes in the video.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdentityCounts {
-    /// IDTP: predicted boxes that agree with the assigned identity.
+    /// IDTP: predicted boxes that match a box of the assigned identity.
     pub true_positives: usize,
-    /// IDFP: predicted boxes that do not agree with it.
+    /// IDFP: the other predicted boxes.
     pub false_positives: usize,
-    /// IDFN: true boxes that the assigned identity does not cover.
+    /// IDFN: true boxes that match no box of the assigned identity.
     pub false_negatives: usize,
 }
 
@@ -47,8 +47,8 @@ impl IdentityCounts {
     }
 }
 
-/// Counts agreeing boxes under the best assignment of identities. Time: O(k^3) for k identities
-/// that are connected by common boxes.
+/// Counts the matching boxes for the best assignment of identities. Time: O(k^3) for k identities
+/// with common boxes.
 pub fn identity_counts(truth: &[Sample], predictions: &[Sample], min_iou: f32) -> IdentityCounts {
     let common = common_boxes(truth, predictions, min_iou);
     let to_list = |identities: BTreeSet<u64>| -> Vec<u64> { identities.into_iter().collect() };
@@ -60,34 +60,35 @@ pub fn identity_counts(truth: &[Sample], predictions: &[Sample], min_iou: f32) -
         Pair { row, column, gain: *count as f64 }
     };
     let pairs = common.iter().map(pair).collect();
-    let agreeing: usize = assign(pairs, usize::MAX)
+    let matching: usize = assign(pairs, usize::MAX)
         .into_iter()
         .filter_map(|(row, column)| common.get(&(rows[row], columns[column])))
         .sum();
     IdentityCounts {
-        true_positives: agreeing,
-        false_positives: predictions.len() - agreeing,
-        false_negatives: truth.len() - agreeing,
+        true_positives: matching,
+        false_positives: predictions.len() - matching,
+        false_negatives: truth.len() - matching,
     }
 }
 
-/// Returns the share of true identities of which a single predicted identity covers at least
-/// `min_share` (0..1) of the boxes; 1 if there is no true identity. It is stricter than the "mostly
-/// tracked" of Li, Huang and Nevatia (CVPR 2009), which lets several tracks cover a person.
+/// Returns the share of true identities that are found: at least `min_share` (0..1) of their boxes
+/// match boxes of a single track. The result is 1 if there is no true identity. The measure "mostly
+/// tracked" of Li, Huang and Nevatia (CVPR 2009) also counts people with several tracks.
 pub fn track_recall(truth: &[Sample], predictions: &[Sample], min_iou: f32, min_share: f64) -> f64 {
-    let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut box_counts: BTreeMap<u64, usize> = BTreeMap::new();
     for sample in truth {
-        *sizes.entry(sample.identity).or_default() += 1;
+        *box_counts.entry(sample.identity).or_default() += 1;
     }
     let common = common_boxes(truth, predictions, min_iou);
-    let shared = |identity: u64| {
+    let max_common = |identity: u64| {
         common.range((identity, 0)..=(identity, u64::MAX)).map(|(_, count)| *count).max().unwrap_or(0)
     };
-    let is_found = |(identity, size): &(&u64, &usize)| shared(**identity) as f64 >= min_share * **size as f64;
-    ratio(sizes.iter().filter(is_found).count(), sizes.len())
+    let is_found =
+        |(identity, count): &(&u64, &usize)| max_common(**identity) as f64 >= min_share * **count as f64;
+    ratio(box_counts.iter().filter(is_found).count(), box_counts.len())
 }
 
-/// Returns how many boxes each true and each predicted identity have in common.
+/// Returns the number of common boxes of each true and each predicted identity.
 fn common_boxes(truth: &[Sample], predictions: &[Sample], min_iou: f32) -> BTreeMap<(u64, u64), usize> {
     let mut frames: BTreeMap<i64, Vec<&Sample>> = BTreeMap::new();
     for sample in predictions {
@@ -113,7 +114,7 @@ fn ratio(part: usize, total: usize) -> f64 {
 mod tests {
     use super::*;
 
-    /// Returns one box a second of the identity, at `x`.
+    /// Returns one box of the identity per second, at `x`.
     fn samples(identity: u64, seconds: std::ops::Range<i64>, x: f32) -> Vec<Sample> {
         let bbox = Rect { x, y: 0.0, width: 10.0, height: 10.0 };
         seconds.map(|s| Sample { identity, at_us: s * 1_000_000, bbox }).collect()
@@ -121,7 +122,7 @@ mod tests {
 
     #[test]
     fn counts_identities_of_fragmented_track() {
-        // Ten seconds of one person, found as tracks of 6 and 4 seconds, and one false box.
+        // A person is visible for ten seconds, and has tracks of 6 and 4 seconds. One box is false.
         let truth = samples(1, 0..10, 0.0);
         let predictions = [samples(5, 0..6, 1.0), samples(6, 6..10, 0.0), samples(7, 3..4, 90.0)].concat();
         let counts = identity_counts(&truth, &predictions, MIN_IOU);

@@ -1,8 +1,8 @@
-//! A track that may still continue, and the choice of its best shots.
+//! A track that can still continue, and the selection of its best shots.
 use crate::boxes::thin;
 use crate::motion::Motion;
 use crate::similarity::similarity;
-use crate::track::{Config, Observation, Shot, TimedBox, Track, micros};
+use crate::track::{Config, Observation, Shot, TimedBox, Track, to_micros};
 use std::sync::Arc;
 
 /// The state of a track between its first and its last observation.
@@ -12,8 +12,9 @@ pub(crate) struct OpenTrack<P> {
     pub(crate) started_us: i64,
     pub(crate) last: TimedBox,
     pub(crate) motion: Motion,
-    /// Number of frames since the last observation, and the time of the first of them.
-    pub(crate) missed: u32,
+    /// Number of frames since the last observation.
+    pub(crate) missed_frames: u32,
+    /// Time of the first of these frames.
     lost_since_us: Option<i64>,
     samples: u32,
     boxes: Vec<TimedBox>,
@@ -31,11 +32,11 @@ impl<P> OpenTrack<P> {
             started_us: at_us,
             last: TimedBox { at_us, bbox },
             motion: Motion::new(at_us, bbox),
-            missed: 0,
+            missed_frames: 0,
             lost_since_us: None,
             samples: 0,
             boxes: Vec::new(),
-            shots: BestShots::new(config.best_shots, micros(config.shot_gap)),
+            shots: BestShots::new(config.max_best_shots, to_micros(config.min_shot_gap)),
             latest_embedding: None,
             best_embedding: None,
         };
@@ -43,8 +44,8 @@ impl<P> OpenTrack<P> {
         track
     }
 
-    /// Adds the observation of a later frame. `is_dense`: the frames are close enough together to
-    /// learn a velocity from them.
+    /// Adds the observation of a later frame. `is_dense`: the time between the frames is short
+    /// enough to estimate a velocity.
     pub(crate) fn extend(
         &mut self,
         at_us: i64,
@@ -53,11 +54,11 @@ impl<P> OpenTrack<P> {
         config: &Config,
     ) {
         if is_dense {
-            self.motion.update(at_us, observation.bbox, self.missed);
+            self.motion.update(at_us, observation.bbox, self.missed_frames);
         } else {
             self.motion = Motion::new(at_us, observation.bbox);
         }
-        (self.missed, self.lost_since_us) = (0, None);
+        (self.missed_frames, self.lost_since_us) = (0, None);
         self.last = TimedBox { at_us, bbox: observation.bbox };
         self.record(at_us, observation, config);
     }
@@ -67,10 +68,10 @@ impl<P> OpenTrack<P> {
         self.samples = self.samples.saturating_add(1);
         self.boxes.push(TimedBox { at_us, bbox });
         if self.boxes.len() > config.max_boxes.max(2) {
-            // Removes a quarter at a time, so that the mean cost of an observation is constant.
+            // A quarter is removed at a time, so that the mean cost of an observation is constant.
             thin(&mut self.boxes, config.max_boxes * 3 / 4);
         }
-        // A face with a low score continues a track, but is no evidence of an identity.
+        // A face with a low score continues the track, but does not determine its identity.
         if score < config.high_score {
             return;
         }
@@ -87,8 +88,8 @@ impl<P> OpenTrack<P> {
     }
 
     /// Records that the frame at `at_us` did not contain the face.
-    pub(crate) fn miss(&mut self, at_us: i64) {
-        self.missed = self.missed.saturating_add(1);
+    pub(crate) fn record_miss(&mut self, at_us: i64) {
+        self.missed_frames = self.missed_frames.saturating_add(1);
         self.lost_since_us.get_or_insert(at_us);
     }
 
@@ -97,14 +98,13 @@ impl<P> OpenTrack<P> {
         self.samples == 1
     }
 
-    /// Returns for how many microseconds the track has been lost at `at_us`, counted from the first
-    /// frame without the face.
+    /// Returns the time in microseconds from the first frame without the face to `at_us`.
     pub(crate) fn lost_us(&self, at_us: i64) -> i64 {
         self.lost_since_us.map_or(0, |since| at_us.saturating_sub(since))
     }
 
-    /// Returns the similarity to the latest or to the clearest embedding of the track, whichever is
-    /// higher; `None` if there is nothing to compare.
+    /// Returns the similarity to the latest or to the best embedding of the track, whichever is
+    /// higher; `None` if there is no embedding to compare.
     pub(crate) fn similarity(&self, embedding: Option<&[f32]>) -> Option<f32> {
         let latest_embedding = similarity(self.latest_embedding.as_deref(), embedding);
         let best_embedding = similarity(self.best_embedding.as_ref().map(|(_, e)| &**e), embedding);
@@ -118,25 +118,25 @@ impl<P> OpenTrack<P> {
             ended_us: self.last.at_us,
             samples: self.samples,
             boxes: self.boxes,
-            best: self.shots.finish(),
+            best_shots: self.shots.finish(),
         }
     }
 }
 
-/// The candidates for the best shots of one open track. Holds at most twice as many candidates as
-/// `limit`, because each holds pixels. The first result is always the best observation of the
-/// track. The others are the best of the candidates that were still held.
+/// The candidates for the best shots of one open track. Their number is at most twice `limit`,
+/// because each contains pixels. The first result is always the best observation of the track. The
+/// others are the best of the remaining candidates.
 #[derive(Clone, Debug)]
 struct BestShots<P> {
     candidates: Vec<Shot<P>>,
     limit: usize,
-    gap_us: i64,
+    min_gap_us: i64,
 }
 
 impl<P> BestShots<P> {
-    /// Keeps the `limit` best shots, at least `gap_us` microseconds apart.
-    pub(crate) fn new(limit: usize, gap_us: i64) -> Self {
-        Self { candidates: Vec::new(), limit, gap_us }
+    /// Selects the `limit` best shots with at least `min_gap_us` microseconds between them.
+    pub(crate) fn new(limit: usize, min_gap_us: i64) -> Self {
+        Self { candidates: Vec::new(), limit, min_gap_us }
     }
 
     /// Adds a candidate. It must be later than the previous one.
@@ -146,10 +146,10 @@ impl<P> BestShots<P> {
         }
         self.candidates.push(shot);
         if self.candidates.len() > 2 * self.limit {
-            let picks = self.choose();
-            // The worst candidate outside the selection; of equal ones, the latest.
-            let worst_index =
-                (0..self.candidates.len()).filter(|i| !picks.contains(i)).min_by(|&a, &b| self.rank(b, a));
+            let selected = self.select();
+            // The worst candidate that is not selected; of equal ones, the latest.
+            let others = (0..self.candidates.len()).filter(|i| !selected.contains(i));
+            let worst_index = others.min_by(|&a, &b| self.compare_candidates(b, a));
             if let Some(worst_index) = worst_index {
                 self.candidates.remove(worst_index);
             }
@@ -158,30 +158,30 @@ impl<P> BestShots<P> {
 
     /// Returns the best shots, the best quality first.
     pub(crate) fn finish(self) -> Vec<Shot<P>> {
-        let picks = self.choose();
+        let selected = self.select();
         let mut shots: Vec<Option<Shot<P>>> = self.candidates.into_iter().map(Some).collect();
-        picks.into_iter().filter_map(|i| shots.get_mut(i).and_then(Option::take)).collect()
+        selected.into_iter().filter_map(|i| shots.get_mut(i).and_then(Option::take)).collect()
     }
 
-    /// Returns the indices of the best candidates, best first: the best one, then repeatedly the
-    /// best one that is far enough from those selected before.
-    fn choose(&self) -> Vec<usize> {
+    /// Returns the indices of the best candidates, best first. Repeatedly selects the best one that
+    /// has the minimum gap to all that are already selected.
+    fn select(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.candidates.len()).collect();
-        order.sort_by(|&a, &b| self.rank(a, b));
-        let mut picks: Vec<usize> = Vec::with_capacity(self.limit);
+        order.sort_by(|&a, &b| self.compare_candidates(a, b));
+        let mut selected: Vec<usize> = Vec::with_capacity(self.limit);
         for i in order {
-            let at = self.candidates[i].at_us;
+            let at_us = self.candidates[i].at_us;
             let is_far =
-                |pick: &usize| at.abs_diff(self.candidates[*pick].at_us) >= self.gap_us.unsigned_abs();
-            if picks.len() < self.limit && picks.iter().all(is_far) {
-                picks.push(i);
+                |j: &usize| at_us.abs_diff(self.candidates[*j].at_us) >= self.min_gap_us.unsigned_abs();
+            if selected.len() < self.limit && selected.iter().all(is_far) {
+                selected.push(i);
             }
         }
-        picks
+        selected
     }
 
-    /// Orders the better quality first, then the earlier time.
-    fn rank(&self, a: usize, b: usize) -> std::cmp::Ordering {
+    /// Orders candidates by quality, best first, then by time.
+    fn compare_candidates(&self, a: usize, b: usize) -> std::cmp::Ordering {
         let (first, second) = (&self.candidates[a], &self.candidates[b]);
         second.quality.total_cmp(&first.quality).then(first.at_us.cmp(&second.at_us))
     }
@@ -193,7 +193,7 @@ mod tests {
     use proptest::prelude::*;
     use vision::Rect;
 
-    fn best_shots(entries: &[(i64, f32)]) -> Vec<(i64, f32)> {
+    fn select(entries: &[(i64, f32)]) -> Vec<(i64, f32)> {
         let mut shots = BestShots::new(3, 500);
         for &(at_us, quality) in entries {
             let (bbox, embedding) = (Rect::default(), None);
@@ -204,18 +204,18 @@ mod tests {
     }
 
     #[test]
-    fn best_shots_are_kept_with_minimum_distance() {
-        assert_eq!(best_shots(&[(0, 0.5), (100, 0.9), (200, 0.8), (700, 0.3)]), [(100, 0.9), (700, 0.3)]);
-        // The second hides the first until the third hides the second.
-        assert_eq!(best_shots(&[(0, 0.5), (400, 0.6), (800, 0.7)]), [(800, 0.7), (0, 0.5)]);
-        assert!(best_shots(&[]).is_empty());
+    fn best_shots_have_minimum_gap() {
+        assert_eq!(select(&[(0, 0.5), (100, 0.9), (200, 0.8), (700, 0.3)]), [(100, 0.9), (700, 0.3)]);
+        // The third shot excludes the second, so the first is far enough from all selected shots.
+        assert_eq!(select(&[(0, 0.5), (400, 0.6), (800, 0.7)]), [(800, 0.7), (0, 0.5)]);
+        assert!(select(&[]).is_empty());
     }
 
     proptest! {
         #[test]
         fn first_best_shot_has_highest_quality(qualities in prop::collection::vec(0.0..1.0f32, 1..80)) {
             let entries: Vec<_> = qualities.iter().enumerate().map(|(i, q)| (i as i64 * 120, *q)).collect();
-            let shots = best_shots(&entries);
+            let shots = select(&entries);
             prop_assert_eq!(shots[0].1, qualities.iter().copied().fold(0.0, f32::max));
             for (i, a) in shots.iter().enumerate() {
                 prop_assert!(shots[i + 1..].iter().all(|b| a.0.abs_diff(b.0) >= 500 && a.1 >= b.1));

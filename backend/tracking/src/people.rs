@@ -2,10 +2,10 @@
 //!
 //! Repeatedly merges the two groups of tracks whose best shots have the highest mean similarity,
 //! until no two groups reach the threshold. This is average linkage (UPGMA, Sokal and Michener
-//! 1958). The criterion is the mean over all pairs of shots, not the best pair, so that one
-//! misleading shot does not connect two people. The crate `pipeline` clusters subjects likewise.
-use crate::assignment::root;
-use crate::similarity::{dot, products};
+//! 1958). The criterion is the mean over all pairs of shots and not the best pair, so that one
+//! misleading shot does not connect two people. The crate `pipeline` clusters subjects similarly.
+use crate::assignment::find_root;
+use crate::similarity::{dot, write_dot_products};
 use crate::track::Track;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -14,16 +14,16 @@ use std::sync::Arc;
 /// Maximum number of tracks of one video.
 pub const MAX_TRACKS: usize = 20_000;
 
-/// Maximum number of rounds. In practice, the second or third round merges nothing.
+/// Maximum number of rounds. In practice, two or three rounds are sufficient.
 const MAX_ROUNDS: usize = 16;
-/// Maximum number of similarities that a round computes for each edge. It bounds the time.
-const EVALUATIONS: usize = 64;
+/// Maximum number of similarities per edge in a round, which bounds the time.
+const MAX_EVALUATIONS_PER_EDGE: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} tracks are too many, at most {MAX_TRACKS} are allowed")]
 pub struct TooManyTracks(pub usize);
 
-/// When a track was visible, in microseconds, and the embeddings of its best shots.
+/// The time in microseconds in which a track was visible, and the embeddings of its best shots.
 #[derive(Clone, Debug)]
 pub struct Appearance {
     pub started_us: i64,
@@ -34,20 +34,19 @@ pub struct Appearance {
 
 impl<P> From<&Track<P>> for Appearance {
     fn from(track: &Track<P>) -> Self {
-        let embeddings = track.best.iter().filter_map(|shot| shot.embedding.clone()).collect();
+        let embeddings = track.best_shots.iter().filter_map(|shot| shot.embedding.clone()).collect();
         Self { started_us: track.started_us, ended_us: track.ended_us, embeddings }
     }
 }
 
 /// Returns the number of the person of each appearance, in the same order; `None` if there is no
-/// embedding. Numbers count from 0, by the time at which a person is first seen.
+/// usable embedding. People are numbered from 0 in the order of their first appearance.
 ///
 /// `threshold` is the minimum mean similarity of two groups, -1..1: the match threshold of the
 /// model plus its margin for clusters. Two tracks whose times overlap are never the same person.
 /// The result does not depend on the order of the appearances.
 ///
-/// Time: O(n² d) for n tracks and embeddings of d numbers. At most 15 more rounds follow, on the
-/// groups, until nothing merges. Memory: O(n d).
+/// Time of a round: O(n² d) for n tracks and embeddings of d numbers. Memory: O(n d).
 ///
 /// # Errors
 /// Fails for more than [`MAX_TRACKS`] tracks.
@@ -73,11 +72,11 @@ pub fn number_people(appearances: &[Appearance], threshold: f32) -> Result<Vec<O
 #[derive(Clone)]
 struct Group {
     members: Vec<usize>,
-    /// The mean of all embeddings, and their number. The dot product of two means is the mean
-    /// similarity of all pairs.
+    /// The mean of all embeddings. The dot product of two means is the mean similarity.
     mean: Vec<f32>,
+    /// The number of embeddings.
     weight: f32,
-    /// The start and end of each track, which do not overlap.
+    /// The start and end of each track. The tracks do not overlap.
     times: BTreeMap<i64, i64>,
 }
 
@@ -101,8 +100,8 @@ impl Group {
     }
 }
 
-/// Returns a group for each appearance with an embedding, by time. Embeddings that are not finite,
-/// or whose length is not that of the first one, are left out.
+/// Returns a group for each appearance with an embedding, by time. Ignores embeddings that are not
+/// finite or whose length differs from that of the first one.
 fn single_track_groups(appearances: &[Appearance]) -> Vec<Group> {
     let mut order: Vec<usize> = (0..appearances.len()).collect();
     order.sort_by(|&a, &b| {
@@ -135,27 +134,27 @@ fn single_track_groups(appearances: &[Appearance]) -> Vec<Group> {
     groups
 }
 
-/// Merges groups along the edges of the graph of nearest neighbours. Returns the groups, each at
-/// the position of its first track; `None` if nothing merged.
+/// Merges groups along the edges of the graph of nearest neighbours. Returns the groups by their
+/// first tracks; `None` if no groups were merged.
 fn merge_round(groups: &[Group], threshold: f32) -> Option<Vec<Group>> {
     let length = groups.first()?.mean.len();
     let means: Vec<f32> = groups.iter().flat_map(|group| group.mean.iter().copied()).collect();
-    let edges = nearest(&means, length, threshold, |a, b| !groups[a].overlaps(&groups[b]));
-    let mut slots: Vec<Option<Group>> = groups.iter().cloned().map(Some).collect();
+    let edges = nearest_edges(&means, length, threshold, |a, b| !groups[a].overlaps(&groups[b]));
+    let mut merged: Vec<Option<Group>> = groups.iter().cloned().map(Some).collect();
     let mut parents: Vec<usize> = (0..groups.len()).collect();
     let mut heap = BinaryHeap::from(edges);
     let mut has_merged = false;
-    let mut evaluations = heap.len() * EVALUATIONS;
+    let mut evaluations = heap.len() * MAX_EVALUATIONS_PER_EDGE;
     while let Some(edge) = heap.pop().filter(|_| evaluations > 0) {
         evaluations -= 1;
-        let (a, b) = (root(&mut parents, edge.a), root(&mut parents, edge.b));
+        let (a, b) = (find_root(&mut parents, edge.a), find_root(&mut parents, edge.b));
         let (low, high) = (a.min(b), a.max(b));
-        let (Some(first), Some(second)) = (&slots[low], &slots[high]) else { continue };
+        let (Some(first), Some(second)) = (&merged[low], &merged[high]) else { continue };
         if low == high {
             continue;
         }
-        // The similarity of merged groups is never above that of the better part, so an edge with
-        // an old value is at the top of the heap early enough to be corrected.
+        // Merging never increases the similarity to another group above that of the better part.
+        // Therefore, an outdated edge reaches the top of the heap in time to be corrected.
         let similarity = dot(&first.mean, &second.mean);
         if similarity < threshold {
             continue;
@@ -167,21 +166,22 @@ fn merge_round(groups: &[Group], threshold: f32) -> Option<Vec<Group>> {
         if first.overlaps(second) {
             continue;
         }
-        if let (Some(other), Some(group)) = (slots[high].take(), slots[low].as_mut()) {
+        if let (Some(other), Some(group)) = (merged[high].take(), merged[low].as_mut()) {
             group.merge(other);
             parents[high] = low;
             has_merged = true;
         }
     }
-    has_merged.then(|| slots.into_iter().flatten().collect())
+    has_merged.then(|| merged.into_iter().flatten().collect())
 }
 
-/// Number of neighbours of each row. It bounds the memory; further rounds find the rest.
-const NEIGHBOURS: usize = 16;
-/// Number of rows that are compared at a time, so that they stay in the cache of the processor.
-const TILE: usize = 64;
+/// Maximum number of neighbours of a row, which bounds the memory. Later rounds find the others.
+const MAX_NEIGHBOURS: usize = 16;
+/// Number of rows in a block. Two blocks are compared at a time, so that they remain in the
+/// processor's cache.
+const BLOCK_ROWS: usize = 64;
 
-/// Two rows and their similarity. The order is by similarity, then by rows, the lowest last.
+/// Two rows and their similarity. Edges are ordered by similarity, then by descending rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Edge {
     similarity: f32,
@@ -203,24 +203,29 @@ impl PartialOrd for Edge {
     }
 }
 
-/// Returns the edges from each row to its nearest neighbours, of those with a similarity of at
-/// least `threshold` that `allowed` accepts. `rows` holds rows of `length` numbers. An edge can
-/// occur twice.
-fn nearest(rows: &[f32], length: usize, threshold: f32, allowed: impl Fn(usize, usize) -> bool) -> Vec<Edge> {
+/// Returns the edges from each row to its nearest neighbours. Each edge has a similarity of at
+/// least `threshold`, and `is_allowed` returned true for it. `rows` contains rows of `length`
+/// numbers. An edge can occur twice.
+fn nearest_edges(
+    rows: &[f32],
+    length: usize,
+    threshold: f32,
+    is_allowed: impl Fn(usize, usize) -> bool,
+) -> Vec<Edge> {
     let mut lists: Vec<Vec<Edge>> = vec![Vec::new(); rows.len() / length];
-    let mut similarities = Vec::with_capacity(TILE * TILE);
-    let tiles: Vec<&[f32]> = rows.chunks(TILE * length).collect();
-    for (i, row_tile) in tiles.iter().enumerate() {
-        for (j, column_tile) in tiles.iter().enumerate().skip(i) {
-            products(row_tile, column_tile, length, &mut similarities);
-            let width = column_tile.len() / length;
+    let mut similarities = Vec::with_capacity(BLOCK_ROWS * BLOCK_ROWS);
+    let blocks: Vec<&[f32]> = rows.chunks(BLOCK_ROWS * length).collect();
+    for (i, first) in blocks.iter().enumerate() {
+        for (j, second) in blocks.iter().enumerate().skip(i) {
+            write_dot_products(first, second, length, &mut similarities);
+            let width = second.len() / length;
             for (k, &similarity) in similarities.iter().enumerate() {
-                let (a, b) = (i * TILE + k / width, j * TILE + k % width);
+                let (a, b) = (i * BLOCK_ROWS + k / width, j * BLOCK_ROWS + k % width);
                 let is_match = a < b && similarity >= threshold;
                 let edge = Edge { similarity, a, b };
-                if is_match && (is_near(&lists[a], &edge) || is_near(&lists[b], &edge)) && allowed(a, b) {
-                    insert(&mut lists[a], edge);
-                    insert(&mut lists[b], edge);
+                if is_match && (accepts(&lists[a], &edge) || accepts(&lists[b], &edge)) && is_allowed(a, b) {
+                    insert_edge(&mut lists[a], edge);
+                    insert_edge(&mut lists[b], edge);
                 }
             }
         }
@@ -228,14 +233,14 @@ fn nearest(rows: &[f32], length: usize, threshold: f32, allowed: impl Fn(usize, 
     lists.concat()
 }
 
-fn is_near(list: &[Edge], edge: &Edge) -> bool {
-    list.len() < NEIGHBOURS || list.last().is_some_and(|last| edge > last)
+fn accepts(list: &[Edge], edge: &Edge) -> bool {
+    list.len() < MAX_NEIGHBOURS || list.last().is_some_and(|last| edge > last)
 }
 
-/// Inserts an edge in a list, which is sorted with the best first.
-fn insert(list: &mut Vec<Edge>, edge: Edge) {
-    if is_near(list, &edge) {
-        list.truncate(NEIGHBOURS - 1);
+/// Inserts an edge in a list that is sorted with the best edge first.
+fn insert_edge(list: &mut Vec<Edge>, edge: Edge) {
+    if accepts(list, &edge) {
+        list.truncate(MAX_NEIGHBOURS - 1);
         list.insert(list.partition_point(|candidate| *candidate > edge), edge);
     }
 }
@@ -248,21 +253,21 @@ mod tests {
 
     #[test]
     fn finds_every_pair_above_threshold_for_each_row() {
-        // Angles of 0, 10, 20 ... degrees: neighbours have a similarity of cos 10.
+        // Vectors at 0, 10, 20 ... degrees: the similarity of adjacent ones is the cosine of 10.
         let rows: Vec<f32> = (0..150)
             .map(|i| (i as f32 * 10.0).to_radians())
             .flat_map(|angle| [angle.cos(), angle.sin()])
             .collect();
-        let edges = nearest(&rows[..36], 2, 0.98, |_, _| true);
+        let edges = nearest_edges(&rows[..36], 2, 0.98, |_, _| true);
         let mut pairs: Vec<_> = edges.iter().map(|edge| (edge.a, edge.b)).collect();
         pairs.sort_unstable();
         let expected: Vec<_> = (0..17).flat_map(|i| [(i, i + 1); 2]).collect();
         assert_eq!(pairs, expected);
-        assert!(nearest(&rows, 2, 0.98, |_, _| false).is_empty());
-        assert!(nearest(&rows, 2, -1.0, |_, _| true).len() == 150 * NEIGHBOURS);
+        assert!(nearest_edges(&rows, 2, 0.98, |_, _| false).is_empty());
+        assert!(nearest_edges(&rows, 2, -1.0, |_, _| true).len() == 150 * MAX_NEIGHBOURS);
     }
 
-    /// Returns a unit vector of four numbers: the person, and a deviation.
+    /// Returns an embedding of a person with a deviation.
     fn face(person: usize, deviation: f32) -> Arc<[f32]> {
         let mut values = vec![0.0; 4];
         values[person] = (1.0 - deviation * deviation).sqrt();
@@ -290,9 +295,9 @@ mod tests {
     fn simultaneous_tracks_get_different_numbers() {
         let twins = [appearance(0, 100, vec![face(0, 0.0)]), appearance(100, 200, vec![face(0, 0.0)])];
         assert_eq!(number_people(&twins, 0.5).unwrap(), [Some(0), Some(1)]);
-        // The third fits both, but can be only one of them.
-        let ambiguous = [twins[0].clone(), twins[1].clone(), appearance(300, 400, vec![face(0, 0.0)])];
-        let numbers = number_people(&ambiguous, 0.5).unwrap();
+        // The third track is similar to both, but gets the number of only one of them.
+        let three = [twins[0].clone(), twins[1].clone(), appearance(300, 400, vec![face(0, 0.0)])];
+        let numbers = number_people(&three, 0.5).unwrap();
         assert_eq!(numbers.iter().flatten().max(), Some(&1));
     }
 

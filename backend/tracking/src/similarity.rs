@@ -1,28 +1,28 @@
 use multiversion::multiversion;
 
-/// Number of partial sums. The number is fixed, so that every processor adds in the same order and
-/// computes the same bits.
+/// Number of partial sums. It is fixed, so that all processors add in the same order and compute
+/// the same bits.
 const LANES: usize = 16;
 
 /// Returns the dot product of two vectors, which is the cosine similarity of vectors of length 1.
-/// If the lengths differ, only the common part counts.
+/// If the lengths differ, the rest of the longer vector is ignored.
 #[multiversion(targets("x86_64+avx2"))]
 pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    product(a, b)
+    dot_product(a, b)
 }
 
-/// Computes the dot products of all rows of `a` with all rows of `b`, which have `length` numbers
-/// each. The product of rows i and j is at `i * (rows of b) + j` of `out`.
+/// Computes the dot products of all rows of `a` with all rows of `b`. Each row has `length`
+/// numbers. The product of rows i and j is at index `i * (rows of b) + j` of `out`.
 #[multiversion(targets("x86_64+avx2"))]
-pub(crate) fn products(a: &[f32], b: &[f32], length: usize, out: &mut Vec<f32>) {
+pub(crate) fn write_dot_products(a: &[f32], b: &[f32], length: usize, out: &mut Vec<f32>) {
     out.clear();
     for row in a.chunks_exact(length) {
-        out.extend(b.chunks_exact(length).map(|other_row| product(row, other_row)));
+        out.extend(b.chunks_exact(length).map(|other_row| dot_product(row, other_row)));
     }
 }
 
 #[inline(always)]
-fn product(a: &[f32], b: &[f32]) -> f32 {
+fn dot_product(a: &[f32], b: &[f32]) -> f32 {
     let length = a.len().min(b.len());
     let (chunks_a, chunks_b) = (a[..length].chunks_exact(LANES), b[..length].chunks_exact(LANES));
     let rest: f32 = chunks_a.remainder().iter().zip(chunks_b.remainder()).map(|(a, b)| a * b).sum();
@@ -35,8 +35,8 @@ fn product(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// Returns the similarity of two embeddings, -1..1; `None` if one is missing or they come from
-/// different models.
+/// Returns the similarity of two embeddings, -1..1; `None` if one is missing or their lengths
+/// differ.
 pub(crate) fn similarity(a: Option<&[f32]>, b: Option<&[f32]>) -> Option<f32> {
     let (a, b) = (a?, b?);
     (a.len() == b.len()).then(|| dot(a, b).clamp(-1.0, 1.0))
@@ -53,7 +53,7 @@ mod tests {
             let counts: Vec<f32> = (1..=length).map(|i| i as f32).collect();
             assert_eq!(dot(&ones, &counts), (length * (length + 1) / 2) as f32);
             let (mut out, pair) = (Vec::new(), [ones.clone(), counts.clone()].concat());
-            products(&pair, &ones, length, &mut out);
+            write_dot_products(&pair, &ones, length, &mut out);
             assert_eq!(out, [dot(&ones, &ones), dot(&ones, &counts)]);
         }
     }

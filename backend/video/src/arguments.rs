@@ -1,11 +1,11 @@
-//! The arguments of ffmpeg. Nothing in them comes from the file or from a caller except numbers.
+//! Builds the arguments of ffmpeg. Only numbers in them come from the file or from a caller.
 
 use crate::child::VIDEO_FD;
 use crate::gpu::GpuInput;
 use crate::index::{Hdr, Timeline};
 use crate::messages::MAX_STREAMS;
-use crate::sampling::{Looks, Segment};
-use vision::decode::{Coding, Colours, Pictures};
+use crate::sampling::{FrameSet, Segment};
+use vision::decode::{CodedPictures, Coding, ColourDescription};
 
 /// Accepted containers. Playlists are not among them, because they name other files.
 const CONTAINERS: &str = "mov,matroska,mpegts,mpeg,avi,flv";
@@ -17,15 +17,14 @@ const MAX_ALLOCATION: u64 = 1 << 29;
 const SQUARE_PIXELS: &str = "scale=w='round(iw*max(1,sar))':h='round(ih*max(1,1/sar))',setsar=1,";
 
 /// Tolerance for the times of frames that are listed, in microseconds.
-const ALSO_TOLERANCE_US: i64 = 100;
+const LISTED_TOLERANCE_US: i64 = 100;
 
 /// The part of an [`Index`](crate::Index) that the arguments for frames need.
 pub(crate) struct Source {
     pub(crate) origin_us: i64,
     /// The colours, if they must be mapped from high dynamic range.
     pub(crate) hdr: Option<Hdr>,
-    /// Whether pixels are square.
-    pub(crate) square: bool,
+    pub(crate) has_square_pixels: bool,
     /// Time of the keyframe at which decoding of the segment starts.
     pub(crate) start_us: i64,
     pub(crate) timeline: Timeline,
@@ -36,9 +35,10 @@ pub(crate) fn version() -> Vec<String> {
     strings(["-version"])
 }
 
-/// Prints a line for each packet, without decoding; see [`crate::listing`]. With `-discard nokey`,
-/// ffmpeg would read only keyframes. But its reader of MP4 then applies the time offsets of other
-/// frames, so the times of keyframes are wrong in files with B-frames.
+/// Returns the arguments to print a line for each packet, without decoding; see [`crate::listing`].
+/// With `-discard nokey`, ffmpeg would read only keyframes. But its reader of MP4 would then apply
+/// the time offsets of other frames, so the times of keyframes would be wrong in files with
+/// B-frames.
 pub(crate) fn index(threads: u32, timeline: Timeline, stream: usize) -> Vec<String> {
     let mut arguments = input(threads, i32::MAX.unsigned_abs().into(), timeline);
     arguments.extend(input_stream(stream));
@@ -46,22 +46,23 @@ pub(crate) fn index(threads: u32, timeline: Timeline, stream: usize) -> Vec<Stri
     arguments
 }
 
-/// Prints a line for each packet of the first [`MAX_STREAMS`] video streams, in the order of the
-/// file.
+/// Returns the arguments to print a line for each packet of the first [`MAX_STREAMS`] video
+/// streams, in the order of the file.
 pub(crate) fn streams(threads: u32) -> Vec<String> {
     let mut arguments = input(threads, i32::MAX.unsigned_abs().into(), Timeline::Stored);
     arguments.extend(input_stream(0));
     for stream in 1..MAX_STREAMS {
         arguments.extend(strings(["-map", &format!("0:V:{stream}?")]));
     }
-    // Otherwise packets of ten seconds wait in memory for a stream that has only one.
+    // Otherwise ffmpeg keeps packets of ten seconds in memory if a stream has only one packet.
     arguments.extend(strings(["-c", "copy", "-max_interleave_delta", "1", "-f", "framecrc", "pipe:1"]));
     arguments
 }
 
-/// Writes the frames of a segment as PPM to stdout, and their timestamps to file descriptor 4. The
-/// first frame at or after the end of the segment is written too. It tells the reader that the
-/// segment is complete. With `gpu`, the GPU decodes, and only selected frames are copied from it.
+/// Returns the arguments to write the frames of a segment as PPM to stdout, and their timestamps to
+/// file descriptor 4. The first frame at or after the end of the segment is written too. It shows
+/// the reader that the segment is complete. With `gpu`, the GPU decodes, and only selected frames
+/// are copied from it.
 pub(crate) fn frames(
     threads: u32,
     max_pixels: u64,
@@ -78,16 +79,16 @@ pub(crate) fn frames(
             arguments.extend(strings(["-xerror"]));
         }
     }
-    if segment.looks == Looks::Keyframes {
+    if segment.decoded == FrameSet::Keyframes {
         arguments.extend(strings(["-skip_frame", "nokey"]));
     }
     if source.start_us > 0 {
-        let start = seconds(source.origin_us.saturating_add(source.start_us));
+        let start = format_seconds(source.origin_us.saturating_add(source.start_us));
         arguments.extend(strings(["-seek_timestamp", "1", "-noaccurate_seek", "-ss", &start]));
     }
     arguments.extend(input_stream(source.stream));
     let mapping = source.hdr.map(tone_mapping).unwrap_or_default();
-    let square = if source.square { "" } else { SQUARE_PIXELS };
+    let square = if source.has_square_pixels { "" } else { SQUARE_PIXELS };
     let download = gpu.map(GpuInput::download).unwrap_or_default();
     let selected = select_condition(source, segment);
     let filter = format!("select='{selected}',{download}{mapping}{square}format=rgb24");
@@ -98,7 +99,7 @@ pub(crate) fn frames(
         "-stats_enc_pre_fmt",
         "{n} {ptsi} {tbi} {pts} {tb}",
     ]));
-    // Without this, eight encoded frames wait for the reader: 50 MB at 1920x1080.
+    // Otherwise ffmpeg keeps eight encoded frames for the reader: 50 MB at 1920x1080.
     arguments.extend(strings(["-thread_queue_size", "1"]));
     arguments.extend(strings(["-c:v", "ppm", "-f", "image2pipe", "pipe:1"]));
     arguments
@@ -110,18 +111,20 @@ pub(crate) fn frames(
 ///
 /// A millisecond is added, because timestamps of Matroska are rounded to milliseconds.
 fn select_condition(source: &Source, segment: &Segment) -> String {
-    let (origin, cell) = (seconds(source.origin_us), seconds(segment.cell_us.max(1)));
+    let (origin, cell) = (format_seconds(source.origin_us), format_seconds(segment.cell_us.max(1)));
     let number = |time: &str| format!("floor(({time}-({origin})+0.001)/{cell})");
-    let from = seconds(source.origin_us.saturating_add(segment.from_us).saturating_sub(500));
+    let from = format_seconds(source.origin_us.saturating_add(segment.from_us).saturating_sub(500));
     let mut condition = format!("isnan(prev_selected_t)+gt({},{})", number("t"), number("prev_selected_t"));
-    for also_us in &segment.also_us {
-        let at = |tolerance: i64| seconds(source.origin_us.saturating_add(also_us.saturating_add(tolerance)));
-        condition.push_str(&format!("+between(t,{},{})", at(-ALSO_TOLERANCE_US), at(ALSO_TOLERANCE_US)));
+    for listed_us in &segment.listed_us {
+        let at = |tolerance: i64| {
+            format_seconds(source.origin_us.saturating_add(listed_us.saturating_add(tolerance)))
+        };
+        condition.push_str(&format!("+between(t,{},{})", at(-LISTED_TOLERANCE_US), at(LISTED_TOLERANCE_US)));
     }
     format!("gte(t,{from})*({condition})")
 }
 
-/// Maps colours of high dynamic range to those of BT.709, with the curve of Hable:
+/// Returns the filters that map colours of high dynamic range to BT.709, with the curve of Hable:
 /// <https://ffmpeg.org/ffmpeg-filters.html#tonemap-1>.
 fn tone_mapping(hdr: Hdr) -> String {
     let matrix = if hdr.has_matrix { "" } else { "setparams=colorspace=bt2020nc," };
@@ -132,7 +135,7 @@ fn tone_mapping(hdr: Hdr) -> String {
     )
 }
 
-/// What is decoded of the pictures of an image.
+/// The samples that are decoded from the pictures of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plane {
     Colour,
@@ -140,8 +143,9 @@ pub(crate) enum Plane {
     Alpha,
 }
 
-/// Writes the pictures of an image as PAM to stdout. The file has this number of bytes.
-pub(crate) fn image(pictures: &Pictures<'_>, plane: Plane, bytes: usize) -> Vec<String> {
+/// Returns the arguments to write the pictures of an image as PAM to stdout. `bytes` is the size of
+/// the file.
+pub(crate) fn image(pictures: &CodedPictures<'_>, plane: Plane, bytes: usize) -> Vec<String> {
     let (container, codecs) = match pictures.coding {
         Coding::Hevc => ("hevc", "hevc"),
         Coding::Av1 => ("ivf", "libdav1d,libaom-av1,av1"),
@@ -152,14 +156,14 @@ pub(crate) fn image(pictures: &Pictures<'_>, plane: Plane, bytes: usize) -> Vec<
     let mut arguments = restricted_input(1, pictures.max_pixels(), Timeline::Continued, container, codecs);
     arguments.extend(strings(["-f", container]));
     if pictures.coding == Coding::Jxl {
-        // Otherwise the decoder is called without end if the end of the file is missing.
+        // Otherwise ffmpeg calls the decoder forever if the end of the file is missing.
         arguments.push("-xerror".into());
     }
     if matches!(pictures.coding, Coding::Jxl | Coding::Tiff | Coding::Jp2) {
         // The whole file is one picture.
         arguments.extend(strings(["-frame_size", &bytes.to_string()]));
     }
-    // The crate `vision` turns the image.
+    // The crate `vision` rotates the image.
     arguments.push("-noautorotate".into());
     arguments.extend(input_stream(0));
     let filter = match plane {
@@ -181,8 +185,8 @@ pub(crate) fn image(pictures: &Pictures<'_>, plane: Plane, bytes: usize) -> Vec<
     arguments
 }
 
-/// Sets the matrix and the range of the colours, which are stated separately from the pictures.
-fn colour_parameters(colours: Colours) -> String {
+/// Returns the filter for the matrix and the range of the colours, which the container declares.
+fn colour_parameters(colours: ColourDescription) -> String {
     let range = if colours.full_range { "pc" } else { "tv" };
     // The numbers of ITU-T H.273. Unspecified means BT.601, as in ISO/IEC 23000-22.
     let matrix = match colours.matrix {
@@ -193,7 +197,7 @@ fn colour_parameters(colours: Colours) -> String {
         7 => "smpte240m",
         8 => "ycgco",
         9 => "bt2020nc",
-        // 0: the pictures contain RGB, and say so. Others have no conversion here.
+        // 0: the pictures contain RGB and declare it. Other values are not converted.
         _ => return String::new(),
     };
     format!("setparams=range={range}:colorspace={matrix},")
@@ -222,7 +226,8 @@ fn restricted_input(
     arguments
 }
 
-/// Opens the file. Capital `V` excludes cover images that are marked as such.
+/// Returns the arguments to open the file. Capital `V` excludes cover images that are marked as
+/// such.
 fn input_stream(stream: usize) -> Vec<String> {
     strings(["-fd", &VIDEO_FD.to_string(), "-i", "fd:", "-map", &format!("0:V:{stream}")])
 }
@@ -231,7 +236,7 @@ fn strings<const N: usize>(parts: [&str; N]) -> Vec<String> {
     parts.map(str::to_owned).into()
 }
 
-fn seconds(us: i64) -> String {
+fn format_seconds(us: i64) -> String {
     let (sign, us) = (if us < 0 { "-" } else { "" }, us.unsigned_abs());
     format!("{sign}{}.{:06}", us / 1_000_000, us % 1_000_000)
 }
@@ -245,10 +250,11 @@ mod tests {
     fn gpu_downloads_selected_frames_before_other_filters() {
         let hdr = Hdr { has_matrix: true, has_primaries: true };
         let (origin_us, hdr, timeline) = (0, Some(hdr), Timeline::Stored);
-        let source = Source { origin_us, hdr, square: false, start_us: 0, timeline, stream: 0 };
-        let (looks, to_us) = (Looks::All, i64::MAX);
-        let also_us = Vec::new();
-        let segment = Segment { from_us: 0, to_us, looks, cell_us: 1, also_us, max_gap_us: 0, last_us: None };
+        let source = Source { origin_us, hdr, has_square_pixels: false, start_us: 0, timeline, stream: 0 };
+        let (decoded, to_us) = (FrameSet::All, i64::MAX);
+        let listed_us = Vec::new();
+        let segment =
+            Segment { from_us: 0, to_us, decoded, cell_us: 1, listed_us, max_gap_us: 0, last_us: None };
         let facts = GpuFacts { pixel_format: "yuv420p10le".into(), ..GpuFacts::default() };
         let layout = facts.layout("hevc").ok();
         let gpu = layout.map(|layout| GpuInput { id: 3, layout, stop_at_errors: true });
@@ -270,8 +276,8 @@ mod tests {
 
     #[test]
     fn formats_times_with_exact_microseconds() {
-        assert_eq!(seconds(1_480_000), "1.480000");
-        assert_eq!(seconds(-40_001), "-0.040001");
-        assert_eq!(seconds(i64::MIN), "-9223372036854.775808");
+        assert_eq!(format_seconds(1_480_000), "1.480000");
+        assert_eq!(format_seconds(-40_001), "-0.040001");
+        assert_eq!(format_seconds(i64::MIN), "-9223372036854.775808");
     }
 }

@@ -1,4 +1,4 @@
-//! Starts ffmpeg and reads its pipes until it stops working, its time is over, or the caller
+//! Starts ffmpeg and reads its pipes until it stalls, its processor time is used up, or the caller
 //! cancels.
 use crate::cpu::{CpuBudget, CpuClock};
 use crate::error::VideoError;
@@ -28,9 +28,9 @@ const PIPE_BYTES: usize = 1 << 20;
 /// Number of bytes that are read from that pipe at a time.
 const BUFFER: usize = 1 << 18;
 
-/// Time between two checks whether a process has ended, and their number.
-const ENDING_STEP: Duration = Duration::from_millis(5);
-const ENDING_STEPS: u32 = 1_000;
+/// Time between two checks whether a process has exited, and the number of checks.
+const EXIT_CHECK_INTERVAL: Duration = Duration::from_millis(5);
+const EXIT_CHECKS: u32 = 1_000;
 
 /// How the service starts ffmpeg.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub enum Launcher {
     Direct,
 }
 
-pub(crate) struct Start<'a> {
+pub(crate) struct ProcessConfig<'a> {
     pub(crate) launcher: &'a Launcher,
     pub(crate) program: &'a Path,
     pub(crate) arguments: &'a [String],
@@ -56,17 +56,17 @@ pub(crate) struct Start<'a> {
     pub(crate) gpu: Option<&'a [(&'static str, OsString)]>,
 }
 
-/// When a process has to end.
+/// The limits of a process.
 #[derive(Clone, Debug)]
-pub(crate) struct Bounds {
-    /// The processor time that it shares with the other processes of the video.
+pub(crate) struct ProcessLimits {
+    /// The processor time that the process shares with the other processes of the video.
     pub(crate) budget: CpuBudget,
-    /// Longest time in which it neither writes nor works.
-    pub(crate) patience: Duration,
+    /// Longest time in which the process neither writes output nor uses the processor.
+    pub(crate) stall_timeout: Duration,
     pub(crate) cancelled: Option<Cancelled>,
 }
 
-/// A running ffmpeg. Dropping it kills the process and waits for its end.
+/// A running ffmpeg. Dropping it kills the process and waits for its exit.
 pub(crate) struct Process {
     child: Child,
     pub(crate) pixels: BufReader<WatchedPipe<ChildStdout>>,
@@ -75,30 +75,30 @@ pub(crate) struct Process {
     clock: Option<CpuClock>,
     /// Limit of processor time of this process.
     cpu_limit: Duration,
-    bounds: Bounds,
+    limits: ProcessLimits,
 }
 
 impl Process {
     /// Starts a process. The calling thread must live as long as the process: the kernel kills the
     /// process when that thread ends.
-    pub(crate) fn start(start: Start<'_>, bounds: Bounds) -> Result<Self, VideoError> {
-        let Start { launcher, program, arguments, video, gpu } = start;
-        let cpu_seconds = bounds.budget.seconds_left()?;
+    pub(crate) fn start(config: ProcessConfig<'_>, limits: ProcessLimits) -> Result<Self, VideoError> {
+        let ProcessConfig { launcher, program, arguments, video, gpu } = config;
+        let cpu_seconds = limits.budget.seconds_left()?;
         let mut command = match launcher {
             Launcher::Direct => Command::new(program),
-            Launcher::Sandbox { program: wrapper, arguments: leading } => {
+            Launcher::Sandbox { program: wrapper, arguments: wrapper_arguments } => {
                 let mut command = Command::new(wrapper);
-                command.args(leading).args(gpu.map(|_| sandbox::GPU)).arg(std::process::id().to_string());
-                command.arg(cpu_seconds.to_string()).arg(program);
+                command.args(wrapper_arguments).args(gpu.map(|_| sandbox::GPU_ARGUMENT));
+                command.arg(std::process::id().to_string()).arg(cpu_seconds.to_string()).arg(program);
                 command
             }
         };
-        let (times, times_end) = io::pipe()?;
-        let mut files = vec![FdMapping { parent_fd: times_end.into(), child_fd: TIMES_FD }];
+        let (times, times_writer) = io::pipe()?;
+        let mut files = vec![FdMapping { parent_fd: times_writer.into(), child_fd: TIMES_FD }];
         if let Some(video) = video {
             files.push(FdMapping { parent_fd: OwnedFd::from(video), child_fd: VIDEO_FD });
         }
-        command.fd_mappings(files).map_err(|_| VideoError::Output("two pipes with one number"))?;
+        command.fd_mappings(files).map_err(|_| VideoError::Output("two pipes with one descriptor"))?;
         command.args(arguments).env_clear().envs(gpu.into_iter().flatten().cloned()).current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
@@ -108,12 +108,13 @@ impl Process {
         let (Some(stdout), Some(stderr)) = (stdout, stderr) else {
             return Err(VideoError::Output("no pipes"));
         };
-        // Only speed depends on it. An unprivileged user may have used up the limit for pipes.
+        // Only the speed depends on this call. It fails if the user has reached the limit for
+        // pipes.
         #[cfg(target_os = "linux")]
         let _ = rustix::pipe::fcntl_setpipe_size(&stdout, PIPE_BYTES);
         let messages = std::thread::spawn(move || Messages::read(stderr));
         let clock = CpuClock::new(child.id());
-        let watch = Watch { patience: bounds.patience, clock, cancelled: bounds.cancelled.clone() };
+        let watch = Watch { stall_timeout: limits.stall_timeout, clock, cancelled: limits.cancelled.clone() };
         Ok(Self {
             child,
             pixels: BufReader::with_capacity(BUFFER, WatchedPipe { pipe: stdout, watch: watch.clone() }),
@@ -121,37 +122,37 @@ impl Process {
             messages: Some(messages),
             clock,
             cpu_limit: Duration::from_secs(cpu_seconds.into()),
-            bounds,
+            limits,
         })
     }
 
-    /// Waits for the end of the process, and returns its status and its processor time. A process
-    /// that has closed its output has no more work, so it is killed after a while.
+    /// Waits for the exit of the process, and returns its status and its processor time. A process
+    /// that has closed its output has no more work, so it is killed after some seconds.
     fn wait(&mut self) -> io::Result<(ExitStatus, Option<Duration>)> {
-        for _ in 0..ENDING_STEPS {
-            if self.has_ended() {
+        for _ in 0..EXIT_CHECKS {
+            if self.has_exited() {
                 return self.reap();
             }
-            std::thread::sleep(ENDING_STEP);
+            std::thread::sleep(EXIT_CHECK_INTERVAL);
         }
         self.child.kill()?;
         self.reap()
     }
 
-    /// Returns whether the process has ended. Its process id remains valid.
-    fn has_ended(&self) -> bool {
+    /// Returns whether the process has exited. Its process id remains valid.
+    fn has_exited(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         self.pid().is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
     }
 
-    /// Waits for the process, and counts its processor time, which nothing can measure afterwards.
+    /// Waits for the process, and counts its processor time, which cannot be measured afterwards.
     fn reap(&mut self) -> io::Result<(ExitStatus, Option<Duration>)> {
         let clock = self.clock.take();
         if let (Some(_), Some(pid)) = (clock, self.pid()) {
             let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
         }
         let used = clock.and_then(CpuClock::read);
-        self.bounds.budget.spend(used.unwrap_or_default());
+        self.limits.budget.spend(used.unwrap_or_default());
         Ok((self.child.wait()?, used))
     }
 
@@ -162,22 +163,22 @@ impl Process {
     /// Ends the process, and returns its messages so far.
     pub(crate) fn stop(mut self) -> Messages {
         self.kill();
-        self.take_messages()
+        self.join_messages()
     }
 
     fn kill(&mut self) {
-        // Both fail if the process has ended, which is fine.
+        // Both calls fail if the process has already exited.
         let _ = self.child.kill();
         let _ = self.reap();
     }
 
-    fn take_messages(&mut self) -> Messages {
+    fn join_messages(&mut self) -> Messages {
         self.messages.take().and_then(|reader| reader.join().ok()).unwrap_or_default()
     }
 
     pub(crate) fn read_error(&self, error: io::Error) -> VideoError {
         match error.kind() {
-            io::ErrorKind::TimedOut => VideoError::Stalled(self.bounds.patience),
+            io::ErrorKind::TimedOut => VideoError::Stalled(self.limits.stall_timeout),
             CANCELLED => VideoError::Cancelled,
             io::ErrorKind::InvalidData => VideoError::Output("not an image"),
             _ => VideoError::Io(error),
@@ -191,15 +192,15 @@ impl Process {
     /// failed.
     pub(crate) fn finish(mut self) -> Result<(ExitStatus, Messages), VideoError> {
         let (status, used) = self.wait()?;
-        let messages = self.take_messages();
+        let messages = self.join_messages();
         if let Some(failure) = &messages.sandbox_failure {
             return Err(VideoError::Unavailable(format!("the sandbox of the decoder failed: {failure}")));
         }
         // ffmpeg ends with an ordinary status after SIGXCPU, so the measured time decides too.
-        let used_up = used.is_some_and(|used| used >= self.cpu_limit);
+        let is_used_up = used.is_some_and(|used| used >= self.cpu_limit);
         match status.signal().and_then(Signal::from_named_raw) {
-            Some(Signal::XCPU) => Err(self.bounds.budget.exceeded()),
-            _ if used_up && !status.success() => Err(self.bounds.budget.exceeded()),
+            Some(Signal::XCPU) => Err(self.limits.budget.exceeded()),
+            _ if is_used_up && !status.success() => Err(self.limits.budget.exceeded()),
             Some(Signal::KILL) => Err(VideoError::Killed),
             _ => Ok((status, messages)),
         }
@@ -220,7 +221,7 @@ pub struct CancelOnDrop {
     _end: PipeWriter,
 }
 
-/// Tells readers of pipes about the cancellation: the file becomes readable.
+/// Signals the cancellation to readers of pipes: this pipe becomes readable.
 #[derive(Clone, Debug)]
 pub(crate) struct Cancelled(Arc<PipeReader>);
 
@@ -237,22 +238,22 @@ impl AsFd for Cancelled {
 
 /// The kind of error after a cancellation.
 const CANCELLED: io::ErrorKind = io::ErrorKind::ConnectionAborted;
-/// A child works if it uses at least this share of one processor: 5 %. A decoder that reads a file
-/// from a slow disk waits, but not for so long.
-const WORKING_SHARE: u32 = 20;
+/// A child that uses less than 1/20 of one processor has stalled. A decoder that reads a file from
+/// a slow disk waits too, but for a shorter time.
+const STALL_DIVISOR: u32 = 20;
 
 /// The conditions that end a read of a pipe.
 #[derive(Clone, Debug)]
 struct Watch {
-    /// Longest time in which nothing arrives and the child does not work.
-    patience: Duration,
+    /// Longest time in which nothing arrives and the child does not use the processor.
+    stall_timeout: Duration,
     clock: Option<CpuClock>,
     cancelled: Option<Cancelled>,
 }
 
-/// A pipe whose reads fail with `TimedOut` when the child neither writes nor works, and with
-/// [`CANCELLED`] when the caller cancels. A child can work for minutes without output: all frames
-/// between two that are selected are decoded. Its processor time has a limit of its own.
+/// A pipe whose reads fail with `TimedOut` when the child has stalled, and with [`CANCELLED`] when
+/// the caller cancels. A child can work for minutes without output, because it decodes all frames
+/// between two selected ones. Its processor time has a separate limit.
 pub(crate) struct WatchedPipe<P> {
     pipe: P,
     watch: Watch,
@@ -261,7 +262,7 @@ pub(crate) struct WatchedPipe<P> {
 impl<P: AsFd + Read> Read for WatchedPipe<P> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let watch = &self.watch;
-        let time = Timespec::try_from(watch.patience).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+        let time = Timespec::try_from(watch.stall_timeout).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
         let used = || watch.clock.and_then(CpuClock::read);
         let mut before = used();
         loop {
@@ -271,7 +272,7 @@ impl<P: AsFd + Read> Read for WatchedPipe<P> {
                 Ok(0) => {
                     let now = used();
                     let used = now.zip(before).map(|(now, before)| now.saturating_sub(before));
-                    if used.is_none_or(|used| used < watch.patience / WORKING_SHARE) {
+                    if used.is_none_or(|used| used < watch.stall_timeout / STALL_DIVISOR) {
                         return Err(io::ErrorKind::TimedOut.into());
                     }
                     before = now;
@@ -287,7 +288,7 @@ impl<P: AsFd + Read> Read for WatchedPipe<P> {
     }
 }
 
-/// Returns a file with these bytes that is only in memory.
+/// Returns a file in memory with these bytes.
 pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<File> {
     #[cfg(target_os = "linux")]
     let mut file = File::from(rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC)?);

@@ -9,13 +9,14 @@ use std::time::Duration;
 const BASE_TIME: Duration = Duration::from_secs(60);
 /// Processor time for reading a mebibyte without decoding it. It takes a few milliseconds.
 const TIME_PER_MEBIBYTE: Duration = Duration::from_secs(1);
-/// Processor time for a frame. One of 4096x2304 pixels with a high dynamic range takes about half.
+/// Processor time for a frame. A frame of 4096x2304 pixels with high dynamic range takes about
+/// half.
 const TIME_PER_FRAME: Duration = Duration::from_secs(2);
-/// Processor time for any image, however small. It limits decoders that do not end on damaged
-/// files.
+/// Processor time for any image, however small. It limits decoders that never finish with a damaged
+/// file.
 const BASE_IMAGE_TIME: Duration = Duration::from_secs(5);
-/// Processor time for a million pixels of an image. JPEG 2000 is the slowest format: noise of 12
-/// million pixels without losses, which fills a file of 27 MB, takes 9 s.
+/// Processor time for a million pixels of an image. JPEG 2000 is the slowest format: a lossless
+/// image of noise with 12 million pixels (27 MB) takes 9 s.
 const TIME_PER_MEGAPIXEL: Duration = Duration::from_millis(500);
 
 /// The processor time that the processes of one video or image may use together. Clones share it.
@@ -70,7 +71,8 @@ impl CpuBudget {
     }
 }
 
-/// The processor time of all threads of a child, until the child was waited for.
+/// The clock of the processor time of all threads of a child. It is valid until the child is
+/// reaped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CpuClock(#[cfg(target_os = "linux")] nix::time::ClockId);
 

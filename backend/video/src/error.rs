@@ -1,4 +1,4 @@
-//! Errors and damage of videos.
+//! Defines the errors and the damage of videos.
 
 use std::io;
 use std::time::Duration;
@@ -27,13 +27,13 @@ pub enum VideoError {
     TooManyPixels { width: u32, height: u32, limit: u64 },
     #[error("no frame of the video can be decoded: {0}")]
     Undecodable(String),
-    /// The process neither wrote nor worked. It was killed.
+    /// The process neither wrote output nor used the processor. It was killed.
     #[error("the decoder did nothing for {0:?}")]
     Stalled(Duration),
     /// The processes of the video used more processor time than allowed.
     #[error("decoding needs more processor time than the limit of {0:?}")]
     CpuLimit(Duration),
-    /// Something killed the process, but not for its processor time.
+    /// The process was killed, but not because of its processor time.
     #[error(
         "the decoder was killed from outside (SIGKILL), which the system does when memory runs out; \
          add memory, or process fewer videos at a time"
@@ -47,7 +47,7 @@ pub enum VideoError {
     GpuFailed(String),
     #[error("the analysis of the video was cancelled")]
     Cancelled,
-    /// The process broke the format of its output, which only a fault or an attack does.
+    /// The output of the process has an invalid format, because of a fault or an attack.
     #[error("the output of the decoder is invalid: {0}")]
     Output(&'static str),
     /// ffmpeg or its sandbox cannot be used on this machine.
@@ -58,7 +58,7 @@ pub enum VideoError {
     Io(#[from] io::Error),
 }
 
-/// Damage of a video. Frames that were returned before it are valid.
+/// Damage of a video. Frames that were returned before the damage are valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// Whether the end of the file is missing.

@@ -4,7 +4,7 @@
 use crate::arguments::Source;
 use crate::child::Process;
 use crate::error::{Damage, VideoError};
-use crate::gpu::{GpuInput, Lease, error_reason};
+use crate::gpu::{GpuInput, GpuPlace, error_reason};
 use crate::index::{microseconds, parse_ratio};
 use crate::sampling::{Selection, TimedFrame};
 use crate::{Decoder, Index, Segment, arguments};
@@ -33,9 +33,9 @@ pub struct FrameReader {
     buffer: Vec<u8>,
 }
 
-/// The values with which the CPU continues if the GPU fails.
+/// The values that the CPU needs to continue if the GPU fails.
 struct GpuDecoding {
-    lease: Lease,
+    place: GpuPlace,
     decoder: Decoder,
     video: File,
     index: Index,
@@ -44,12 +44,12 @@ struct GpuDecoding {
 
 /// Memory of a decoder that does not depend on the size of the frames, in bytes.
 const DECODER_BYTES: u64 = 48 << 20;
-/// Memory of a decoder for each pixel of a frame, in bytes: frames that others refer to, frames
-/// that wait, and the conversion to RGB.
+/// Memory of a decoder for each pixel of a frame, in bytes: reference frames, queued frames, and
+/// the conversion to RGB.
 const DECODER_BYTES_PER_PIXEL: u64 = 50;
-/// The same for each thread.
+/// Additional memory for each pixel and thread, in bytes.
 const DECODER_BYTES_PER_PIXEL_AND_THREAD: u64 = 6;
-/// The same for the mapping of high dynamic range.
+/// Additional memory for each pixel with high dynamic range, in bytes.
 const HDR_BYTES_PER_PIXEL: u64 = 52;
 
 impl Decoder {
@@ -57,8 +57,8 @@ impl Decoder {
     ///
     /// Measured with ffmpeg 7.0 for H.264 with 16 references (4:2:0 and 4:4:4), HEVC of 10 bits,
     /// VP9 and AV1 at 640x360, 1920x1080 and 4096x2304, with 1, 2, 4 and 8 threads: H.264 in 4:4:4
-    /// needs the most, and reaches this estimate. A file that claims a smaller size than its frames
-    /// have exceeds it.
+    /// needs the most, and reaches this estimate. A file exceeds the estimate if its frames are
+    /// larger than it declares.
     pub fn memory_bytes(&self, index: &Index) -> u64 {
         let pixels = u64::from(index.width) * u64::from(index.height);
         let threads = u64::from(self.config().threads);
@@ -79,34 +79,34 @@ impl Decoder {
         let source = Source {
             origin_us: index.origin_us,
             hdr: index.hdr,
-            square: index.aspect == 1.0,
+            has_square_pixels: index.aspect == 1.0,
             start_us,
             timeline: index.timeline,
             stream: index.stream,
         };
-        let lease =
-            self.gpus.as_ref().map(|pool| pool.lease(&index.codec, &index.gpu)).transpose()?.flatten();
-        let input = lease.as_ref().map(|(lease, layout)| GpuInput {
-            id: lease.id(),
+        let place =
+            self.gpus.as_ref().map(|pool| pool.reserve(&index.codec, &index.gpu)).transpose()?.flatten();
+        let input = place.as_ref().map(|(place, layout)| GpuInput {
+            id: place.id(),
             layout: *layout,
-            stop_at_errors: !lease.pool.gpus.only,
+            stop_at_errors: !place.pool.gpus.force_gpu,
         });
         let (threads, max_pixels) = (self.config().threads, self.config().limits.max_pixels);
         let arguments = arguments::frames(threads, max_pixels, &source, segment, input.as_ref());
-        let variables = lease.as_ref().map(|(lease, _)| lease.pool.gpus.variables.as_slice());
+        let variables = place.as_ref().map(|(place, _)| place.pool.gpus.variables.as_slice());
         let process = self.start_with(&arguments, Some(video), &index.budget, variables)?;
-        let gpu_decoding = |(lease, _)| {
+        let gpu_decoding = |(place, _)| {
             let (decoder, index, segment) = (self.clone(), index.clone(), segment.clone());
-            Ok::<_, io::Error>(GpuDecoding { lease, decoder, video: video.try_clone()?, index, segment })
+            Ok::<_, io::Error>(GpuDecoding { place, decoder, video: video.try_clone()?, index, segment })
         };
         Ok(FrameReader {
             process: Some(process),
-            gpu: lease.map(gpu_decoding).transpose()?,
+            gpu: place.map(gpu_decoding).transpose()?,
             source,
             to_us: segment.to_us,
             max_pixels,
             frames_read: 0,
-            // Decoding can start at this frame again.
+            // Decoding can start again at the frame with this time.
             last_us: segment.last_us,
             selection: Selection::new(segment),
             damage: None,
@@ -149,10 +149,10 @@ impl FrameReader {
                     self.last_us = Some(frame.at_us);
                     return Ok(Some(frame));
                 }
-                // The first frame after the segment: the process has nothing else to do.
+                // This is the first frame after the segment, so the process is no longer needed.
                 Ok(Some(_)) => {
-                    let ended = self.process.take().map(Process::stop);
-                    self.damage = ended.and_then(|messages| messages.damage);
+                    let messages = self.process.take().map(Process::stop);
+                    self.damage = messages.and_then(|messages| messages.damage);
                 }
                 Ok(None) => {
                     if let Err(error) = self.finish() {
@@ -167,26 +167,26 @@ impl FrameReader {
         }
     }
 
-    /// Decodes the rest of the segment on the CPU after an error of the GPU. Frames that were read
-    /// are read again and ignored.
+    /// Decodes the rest of the segment on the CPU after an error of the GPU. Frames that were
+    /// already returned are decoded again and ignored.
     ///
     /// # Errors
     /// Fails with `error` if the CPU would fail too or has failed, and with
     /// [`VideoError::GpuFailed`] if the CPU must not decode.
     fn continue_on_cpu(&mut self, error: VideoError) -> Result<(), VideoError> {
         use VideoError::{Cancelled, CpuLimit, TooManyPixels};
-        let Some(GpuDecoding { lease, decoder, video, index, segment }) = self.gpu.take() else {
+        let Some(GpuDecoding { place, decoder, video, index, segment }) = self.gpu.take() else {
             return Err(error);
         };
         if matches!(error, Cancelled | CpuLimit(_) | TooManyPixels { .. }) {
             return Err(error);
         }
         let reason = error_reason(error);
-        if lease.pool.gpus.only {
+        if place.pool.gpus.force_gpu {
             return Err(VideoError::GpuFailed(reason));
         }
-        lease.pool.refuse(&index.gpu, &reason)?;
-        drop(lease);
+        place.pool.fall_back(&index.gpu, &reason)?;
+        drop(place);
         self.source.start_us = index.keyframe_before(segment.from_us.max(self.last_us.unwrap_or(0)));
         let (threads, max_pixels) = (decoder.config().threads, self.max_pixels);
         let arguments = arguments::frames(threads, max_pixels, &self.source, &segment, None);
@@ -202,8 +202,8 @@ impl FrameReader {
 
     /// Ends the process before the end of the segment. Returns the damage that it reported so far.
     pub fn stop(mut self) -> Option<Damage> {
-        let stopped = self.process.take().map(Process::stop);
-        stopped.and_then(|messages| messages.damage).or(self.damage)
+        let messages = self.process.take().map(Process::stop);
+        messages.and_then(|messages| messages.damage).or(self.damage)
     }
 
     /// Reuses the memory of a frame that is no longer needed for the next frame.
@@ -221,8 +221,8 @@ impl FrameReader {
         if self.last_us.is_none() && !status.success() {
             return Err(messages.failure());
         }
-        let unexplained = || Damage::from_status(status);
-        self.damage = messages.damage.or_else(|| (!status.success()).then(unexplained));
+        let status_damage = || Damage::from_status(status);
+        self.damage = messages.damage.or_else(|| (!status.success()).then(status_damage));
         Ok(())
     }
 
@@ -288,7 +288,9 @@ fn read_header(stream: &mut impl BufRead) -> io::Result<Option<(u32, u32)>> {
     for line in &mut lines {
         stream.by_ref().take(MAX_HEADER).read_until(b'\n', line)?;
     }
-    parse(&lines).map(Some).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a PPM header"))
+    parse_ppm_header(&lines)
+        .map(Some)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a PPM header"))
 }
 
 /// The header of an image in the PAM format ("P7").
@@ -341,7 +343,7 @@ pub(crate) fn read_pam_header(stream: &mut impl BufRead) -> io::Result<Option<Pa
     }
 }
 
-fn parse([magic, size, maximum]: &[Vec<u8>; 3]) -> Option<(u32, u32)> {
+fn parse_ppm_header([magic, size, maximum]: &[Vec<u8>; 3]) -> Option<(u32, u32)> {
     if magic != b"P6\n" || maximum != b"255\n" {
         return None;
     }

@@ -1,8 +1,8 @@
-//! Decoding on GPUs of NVIDIA (NVDEC): which videos they decode, and how many each decodes.
+//! Decides which videos GPUs of NVIDIA decode (NVDEC), and distributes the videos to the GPUs.
 //!
 //! ffmpeg's decoders read the stream, and the GPU computes the pixels. Only selected frames are
-//! copied from the GPU. The filters after that are those of the CPU, so a codec whose standard
-//! defines every bit gives the same pixels.
+//! copied from the GPU. The filters after that run on the CPU, so a codec whose standard defines
+//! every bit gives the same pixels.
 
 use crate::error::VideoError;
 use std::ffi::OsString;
@@ -18,35 +18,36 @@ const CODECS: [&str; 8] = ["h264", "hevc", "av1", "vp8", "vp9", "mpeg4", "mpeg2v
 const LAYOUTS: [(&str, &str); 4] =
     [("yuv420p", "nv12"), ("yuvj420p", "nv12"), ("yuv420p10le", "p010le"), ("yuv420p12le", "p016le")];
 
-/// The GPUs that a decoder uses, and what happens when they do not decode a video.
+/// The GPUs that a decoder uses, and the behaviour if they do not decode a video.
 pub struct Gpus {
-    /// CUDA's numbers of the GPUs, at least one. A new process uses the GPU with the fewest.
+    /// CUDA's numbers of the GPUs, at least one. A new process uses the GPU with the fewest
+    /// processes.
     pub ids: Vec<u32>,
     /// The variables of [`GPU_VARIABLES`](crate::sandbox::GPU_VARIABLES) that are set.
     pub variables: Vec<(&'static str, OsString)>,
     /// Whether a video that the GPUs do not decode is an error. Otherwise the CPU decodes it.
-    pub only: bool,
+    pub force_gpu: bool,
     /// Called with the reason when the CPU takes over the rest of a video; at most once for each
     /// index of a video.
     pub on_fallback: Box<dyn Fn(&str) + Send + Sync>,
 }
 
 /// The GPUs of a decoder, with the number of processes on each.
-pub(crate) struct Pool {
+pub(crate) struct GpuPool {
     pub(crate) gpus: Gpus,
-    running: Mutex<Vec<usize>>,
+    process_counts: Mutex<Vec<usize>>,
 }
 
-impl fmt::Debug for Pool {
+impl fmt::Debug for GpuPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("ids", &self.gpus.ids).finish_non_exhaustive()
+        f.debug_struct("GpuPool").field("ids", &self.gpus.ids).finish_non_exhaustive()
     }
 }
 
-impl Pool {
+impl GpuPool {
     pub(crate) fn new(gpus: Gpus) -> Arc<Self> {
-        let running = Mutex::new(vec![0; gpus.ids.len()]);
-        Arc::new(Self { gpus, running })
+        let process_counts = Mutex::new(vec![0; gpus.ids.len()]);
+        Arc::new(Self { gpus, process_counts })
     }
 
     /// Reserves a place on the GPU with the fewest processes. Also returns how frames are copied
@@ -54,17 +55,17 @@ impl Pool {
     ///
     /// # Errors
     /// Fails with [`VideoError::GpuOnly`] if no GPU decodes the video and the CPU must not.
-    pub(crate) fn lease(
+    pub(crate) fn reserve(
         self: &Arc<Self>,
         codec: &str,
         video: &GpuFacts,
-    ) -> Result<Option<(Lease, Layout)>, VideoError> {
-        if video.refused.load(Ordering::Relaxed) {
+    ) -> Result<Option<(GpuPlace, Layout)>, VideoError> {
+        if video.has_failed.load(Ordering::Relaxed) {
             return Ok(None);
         }
         match video.layout(codec) {
-            Ok(layout) => Ok(Lease::new(self).map(|lease| (lease, layout))),
-            Err(reason) => self.refuse(video, &reason).map(|()| None),
+            Ok(layout) => Ok(GpuPlace::new(self).map(|place| (place, layout))),
+            Err(reason) => self.fall_back(video, &reason).map(|()| None),
         }
     }
 
@@ -72,43 +73,43 @@ impl Pool {
     ///
     /// # Errors
     /// Fails with [`VideoError::GpuOnly`] if the CPU must not decode.
-    pub(crate) fn refuse(&self, video: &GpuFacts, reason: &str) -> Result<(), VideoError> {
-        if self.gpus.only {
+    pub(crate) fn fall_back(&self, video: &GpuFacts, reason: &str) -> Result<(), VideoError> {
+        if self.gpus.force_gpu {
             return Err(VideoError::GpuOnly(reason.to_owned()));
         }
-        if !video.refused.swap(true, Ordering::Relaxed) {
+        if !video.has_failed.swap(true, Ordering::Relaxed) {
             (self.gpus.on_fallback)(reason);
         }
         Ok(())
     }
 
-    fn running(&self) -> MutexGuard<'_, Vec<usize>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    fn process_counts(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.process_counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A place on a GPU, until it is dropped.
-pub(crate) struct Lease {
-    pub(crate) pool: Arc<Pool>,
-    number: usize,
+/// A reserved place on a GPU. Dropping it releases the place.
+pub(crate) struct GpuPlace {
+    pub(crate) pool: Arc<GpuPool>,
+    index: usize,
 }
 
-impl Lease {
-    fn new(pool: &Arc<Pool>) -> Option<Self> {
-        let mut running = pool.running();
-        let (number, count) = running.iter_mut().enumerate().min_by_key(|(_, count)| **count)?;
+impl GpuPlace {
+    fn new(pool: &Arc<GpuPool>) -> Option<Self> {
+        let mut process_counts = pool.process_counts();
+        let (index, count) = process_counts.iter_mut().enumerate().min_by_key(|(_, count)| **count)?;
         *count += 1;
-        Some(Self { pool: pool.clone(), number })
+        Some(Self { pool: pool.clone(), index })
     }
 
     pub(crate) fn id(&self) -> u32 {
-        self.pool.gpus.ids.get(self.number).copied().unwrap_or_default()
+        self.pool.gpus.ids.get(self.index).copied().unwrap_or_default()
     }
 }
 
-impl Drop for Lease {
+impl Drop for GpuPlace {
     fn drop(&mut self) {
-        if let Some(count) = self.pool.running().get_mut(self.number) {
+        if let Some(count) = self.pool.process_counts().get_mut(self.index) {
             *count -= 1;
         }
     }
@@ -142,10 +143,10 @@ impl GpuInput {
 pub(crate) struct GpuFacts {
     /// Format of the pixels in ffmpeg, such as `yuv420p10le`; empty if it is unknown.
     pub(crate) pixel_format: String,
-    /// Whether a player turns or mirrors the frames.
-    pub(crate) turned: bool,
+    /// Whether a player rotates or mirrors the frames.
+    pub(crate) is_rotated: bool,
     /// Whether the GPU has already failed to decode the video. Clones share it.
-    pub(crate) refused: Arc<AtomicBool>,
+    pub(crate) has_failed: Arc<AtomicBool>,
 }
 
 impl GpuFacts {
@@ -159,7 +160,7 @@ impl GpuFacts {
         }
         // ffmpeg rotates frames before all other filters, and it cannot rotate frames that are on a
         // GPU. It reports the angle of the rotation, but not whether frames are also mirrored.
-        if self.turned {
+        if self.is_rotated {
             return Err("frames on a GPU cannot be rotated or mirrored".into());
         }
         let layout = LAYOUTS.iter().find(|(on_cpu, _)| *on_cpu == self.pixel_format);
@@ -170,7 +171,7 @@ impl GpuFacts {
     }
 }
 
-/// Returns the reason of an error, without the words around it.
+/// Returns the reason of an error, without the rest of its message.
 pub(crate) fn error_reason(error: VideoError) -> String {
     match error {
         VideoError::GpuOnly(reason) | VideoError::GpuFailed(reason) | VideoError::Undecodable(reason) => {
@@ -188,15 +189,15 @@ mod tests {
     #[test]
     fn gpu_pool_spreads_processes_over_devices() {
         let gpus =
-            Gpus { ids: vec![4, 7], variables: Vec::new(), only: false, on_fallback: Box::new(|_| {}) };
-        let pool = Pool::new(gpus);
-        let lease = || Lease::new(&pool).unwrap();
-        let (first, second) = (lease(), lease());
+            Gpus { ids: vec![4, 7], variables: Vec::new(), force_gpu: false, on_fallback: Box::new(|_| {}) };
+        let pool = GpuPool::new(gpus);
+        let reserve = || GpuPlace::new(&pool).unwrap();
+        let (first, second) = (reserve(), reserve());
         assert_eq!((first.id(), second.id()), (4, 7));
-        let third = lease();
+        let third = reserve();
         assert_eq!(third.id(), 4);
         drop((first, third));
-        assert_eq!((lease().id(), lease().id()), (4, 4), "each was dropped before the next");
+        assert_eq!((reserve().id(), reserve().id()), (4, 4), "each place was dropped before the next one");
         drop(second);
     }
 
@@ -208,6 +209,6 @@ mod tests {
         assert!(reason(video("yuv420p"), "theora").contains("theora"));
         assert!(reason(video("yuv444p"), "h264").contains("yuv444p"));
         assert!(reason(video(""), "h264").contains("unknown"));
-        assert!(reason(GpuFacts { turned: true, ..video("yuv420p") }, "h264").contains("rotated"));
+        assert!(reason(GpuFacts { is_rotated: true, ..video("yuv420p") }, "h264").contains("rotated"));
     }
 }

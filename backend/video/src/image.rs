@@ -7,7 +7,7 @@ use crate::messages::Messages;
 use crate::{Decoder, arguments, child, frames};
 use std::io::{self, Read};
 use std::sync::{Arc, LazyLock};
-use vision::decode::{Pictures, coded};
+use vision::decode::{CodedPictures, read_coded_image};
 use vision::{DecodeError, Decoded, Format, Limits};
 
 /// Messages of ffmpeg if it has no decoder or no reader for a format.
@@ -19,10 +19,10 @@ const NO_DECODER: [&str; 5] = [
     "hardware accelerated AV1 decoding",
 ];
 
-/// Why an image was not decoded.
+/// The error of an image that was not decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// The file is the cause.
+    /// The file is damaged, too large, or has an unsupported format.
     #[error(transparent)]
     Decode(#[from] DecodeError),
     /// The decoder could not be run, or was killed from outside.
@@ -30,12 +30,12 @@ pub enum ImageError {
     Decoder(VideoError),
 }
 
-type Open = Box<dyn FnOnce() -> Option<Decoder> + Send>;
+type OpenDecoder = Box<dyn FnOnce() -> Option<Decoder> + Send>;
 
 /// Decodes images with a [`Decoder`] that is opened for the first image that needs it. Cloning it
 /// is cheap. The default has no decoder.
 #[derive(Clone, Debug)]
-pub struct ImageDecoder(Arc<LazyLock<Option<Decoder>, Open>>);
+pub struct ImageDecoder(Arc<LazyLock<Option<Decoder>, OpenDecoder>>);
 
 impl Default for ImageDecoder {
     fn default() -> Self {
@@ -71,13 +71,14 @@ impl Decoder {
     /// Fails with [`ImageError::Decode`] if the file is damaged, exceeds the limits, or has a
     /// format that this ffmpeg cannot decode.
     pub fn image(&self, bytes: &[u8], limits: &Limits) -> Result<Decoded, ImageError> {
-        let image = coded(bytes, limits)?;
+        let image = read_coded_image(bytes, limits)?;
         let format = image.header.format;
         let mut assembly = image.assemble();
-        let pixels = image.colour.pixels() + image.alpha.as_ref().map_or(0, Pictures::pixels);
+        let pixels = image.colour.pixels() + image.alpha.as_ref().map_or(0, CodedPictures::pixels);
         let budget = CpuBudget::for_image(pixels, self.config().limits.max_cpu);
-        let decode =
-            |pictures: &_, plane, add: &mut Add<'_>| self.pictures(format, pictures, plane, &budget, add);
+        let decode = |pictures: &_, plane, add: &mut AddPicture<'_>| {
+            self.decode_pictures(format, pictures, plane, &budget, add)
+        };
         decode(&image.colour, Plane::Colour, &mut |size, samples| assembly.add_colour(size, samples))?;
         if let Some(alpha) = &image.alpha {
             decode(alpha, Plane::Alpha, &mut |size, samples| assembly.add_alpha(size, samples))?;
@@ -86,13 +87,13 @@ impl Decoder {
     }
 
     /// Decodes pictures, and passes size and samples of each one to `add`.
-    fn pictures(
+    fn decode_pictures(
         &self,
         format: Format,
-        pictures: &Pictures<'_>,
+        pictures: &CodedPictures<'_>,
         plane: Plane,
         budget: &CpuBudget,
-        add: &mut Add<'_>,
+        add: &mut AddPicture<'_>,
     ) -> Result<(), ImageError> {
         let stream = pictures.stream(format)?;
         let file = child::memory_file(&stream).map_err(|error| ImageError::Decoder(error.into()))?;
@@ -102,9 +103,9 @@ impl Decoder {
         let mut process = self.start(&arguments, Some(&file), budget).map_err(to_image_error)?;
         let (mut samples, mut count) = (Vec::new(), 0);
         loop {
-            let head = frames::read_pam_header(&mut process.pixels);
-            let head = head.map_err(|error| to_image_error(process.read_error(error)))?;
-            let Some(Pam { width, height, channels }) = head else { break };
+            let header = frames::read_pam_header(&mut process.pixels);
+            let header = header.map_err(|error| to_image_error(process.read_error(error)))?;
+            let Some(Pam { width, height, channels }) = header else { break };
             let pixels = u64::from(width) * u64::from(height);
             if pixels > pictures.max_pixels() || count == pictures.count() {
                 return Err(to_image_error(VideoError::Output("a picture too large or too many")));
@@ -119,17 +120,21 @@ impl Decoder {
         }
         let (status, messages) = process.finish().map_err(to_image_error)?;
         if count < pictures.count() {
-            return Err(failure(format, &messages, status).into());
+            return Err(missing_pictures_error(format, &messages, status).into());
         }
         Ok(())
     }
 }
 
-/// Takes the size and the samples of a picture.
-type Add<'a> = dyn FnMut((u32, u32), &[u8]) -> Result<(), DecodeError> + 'a;
+/// Receives the size and the samples of a picture.
+type AddPicture<'a> = dyn FnMut((u32, u32), &[u8]) -> Result<(), DecodeError> + 'a;
 
-/// Describes why pictures are missing.
-fn failure(format: Format, messages: &Messages, status: std::process::ExitStatus) -> DecodeError {
+/// Returns the error of an image with missing pictures.
+fn missing_pictures_error(
+    format: Format,
+    messages: &Messages,
+    status: std::process::ExitStatus,
+) -> DecodeError {
     let format = format.name();
     let has_no_decoder = messages.errors().any(|text| NO_DECODER.iter().any(|hint| text.contains(hint)));
     if has_no_decoder {
@@ -140,12 +145,12 @@ fn failure(format: Format, messages: &Messages, status: std::process::ExitStatus
     DecodeError::Corrupt { format, reason }
 }
 
-/// Tells errors that the file causes from those of the machine.
+/// Separates errors that the file causes from those of the machine.
 fn image_error(format: Format, error: VideoError) -> ImageError {
     let corrupt = |reason: String| ImageError::Decode(DecodeError::Corrupt { format: format.name(), reason });
     match error {
         VideoError::Stalled(_) | VideoError::CpuLimit(_) => corrupt("decoding it takes too long".into()),
-        VideoError::Output(what) => corrupt(format!("the decoder returned {what}")),
+        VideoError::Output(content) => corrupt(format!("the decoder returned {content}")),
         other => ImageError::Decoder(other),
     }
 }

@@ -1,10 +1,10 @@
-//! The properties of a video before any frame is decoded, and the conversion of its times.
+//! Defines the properties of a video before any frame is decoded, and converts its times.
 
 use crate::cpu::CpuBudget;
 use crate::error::Damage;
 use crate::gpu::GpuFacts;
 
-/// Where the times of frames come from.
+/// The source of the times of frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Timeline {
     /// The timestamps of the file.
@@ -15,8 +15,8 @@ pub(crate) enum Timeline {
     Continued,
 }
 
-/// The colour properties that a video with high dynamic range declares. Without a value, ffmpeg
-/// cannot convert them, so that of BT.2100 is assumed.
+/// The colour properties that a video with high dynamic range declares. ffmpeg needs both values to
+/// convert colours, so the value of BT.2100 replaces a missing one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hdr {
     pub(crate) has_matrix: bool,
@@ -24,9 +24,9 @@ pub(crate) struct Hdr {
 }
 
 impl Hdr {
-    /// Reads the description of a stream, such as `yuv420p10le(tv, bt2020nc/bt2020/smpte2084)`. If
-    /// all three values have one name, it is written once.
-    pub(crate) fn new(stream: &str) -> Option<Self> {
+    /// Parses the description of a stream, such as `yuv420p10le(tv, bt2020nc/bt2020/smpte2084)`. If
+    /// all three values have the same name, it occurs only once.
+    pub(crate) fn parse(stream: &str) -> Option<Self> {
         let is_part = |c: char| c == '/' || c == '-' || c.is_ascii_alphanumeric();
         let mut words = stream.split(|c| !is_part(c));
         let colours = words.find(|word| word.ends_with("smpte2084") || word.ends_with("arib-std-b67"))?;
@@ -55,7 +55,7 @@ pub struct Index {
     pub keyframes_us: Vec<i64>,
     /// The damage that the decoder reported before it decoded a frame.
     pub damage: Option<Damage>,
-    /// Time of the first frame in the time of the container, in microseconds.
+    /// Timestamp of the first frame in the container, in microseconds.
     pub origin_us: i64,
     /// Number of the stream among the video streams, from 0.
     pub(crate) stream: usize,
@@ -72,7 +72,7 @@ pub struct Index {
     pub(crate) aspect: f64,
     /// The properties that decide whether a GPU decodes the video.
     pub(crate) gpu: GpuFacts,
-    /// The processor time for this video. The time for listing its frames counts.
+    /// The processor time for this video, including the time for listing its frames.
     pub(crate) budget: CpuBudget,
 }
 
@@ -96,10 +96,10 @@ pub(crate) fn parse_ratio(text: &str) -> Option<(i64, i64)> {
 
 /// Converts a timestamp to microseconds, rounded down; `None` beyond 146,000 years.
 pub(crate) fn microseconds(timestamp: i64, (numerator, denominator): (i64, i64)) -> Option<i64> {
-    const YEARS: i128 = i64::MAX as i128 / 2;
+    const MAX_US: i128 = i64::MAX as i128 / 2;
     let scaled = (i128::from(timestamp) * i128::from(numerator)).checked_mul(1_000_000)?;
     let us = scaled.div_euclid(i128::from(denominator));
-    (us.abs() <= YEARS).then_some(us as i64)
+    (us.abs() <= MAX_US).then_some(us as i64)
 }
 
 #[cfg(test)]
@@ -109,8 +109,10 @@ mod tests {
     #[test]
     fn detects_missing_hdr_colour_properties() {
         let parse_colours = |colours: &str| {
-            Hdr::new(&format!("  Stream #0:0: Video: hevc (Main 10), yuv420p10le({colours}), 64x64, 25 fps"))
-                .map(|hdr| (hdr.has_matrix, hdr.has_primaries))
+            Hdr::parse(&format!(
+                "  Stream #0:0: Video: hevc (Main 10), yuv420p10le({colours}), 64x64, 25 fps"
+            ))
+            .map(|hdr| (hdr.has_matrix, hdr.has_primaries))
         };
         assert_eq!(parse_colours("tv, bt2020nc/bt2020/smpte2084"), Some((true, true)));
         assert_eq!(parse_colours("tv, unknown/unknown/arib-std-b67, progressive"), Some((false, false)));

@@ -1,9 +1,9 @@
-//! Reads video files: which frames a file has, which of them are analysed, and their pixels. Also
+//! Reads video files: lists their frames, selects frames for analysis, and decodes the pixels. Also
 //! decodes the images for which only ffmpeg has a decoder.
 //!
-//! ffmpeg decodes, in a process of its own that can read one file and write pipes, and nothing else
-//! ([`sandbox`]). All calls block, so callers use a thread of their own. The crate contains no
-//! models and no database.
+//! ffmpeg decodes in a separate process, which can only read one file and write to pipes
+//! ([`sandbox`]). All calls block, so callers need a separate thread. The crate contains no models
+//! and no database.
 //!
 //! Times are microseconds from the first frame of the file, in the order in which a player shows
 //! the frames. They come from the timestamps in the file, so they are exact for files with a
@@ -31,5 +31,5 @@ pub use frames::FrameReader;
 pub use gpu::Gpus;
 pub use image::{ImageDecoder, ImageError};
 pub use index::Index;
-pub use program::{Config, Decoder, GpuError, Limits, Sandboxed, find, is_video};
-pub use sampling::{Looks, Sampling, Segment, TimedFrame};
+pub use program::{Config, Decoder, GpuError, Limits, SandboxInfo, find_ffmpeg, is_video};
+pub use sampling::{FrameSet, Sampling, Segment, TimedFrame};

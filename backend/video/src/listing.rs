@@ -15,23 +15,23 @@ use std::io::{BufRead, Read};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// Maximum number of keyframes: 6 hours in which each frame of 60 a second is one.
+/// Maximum number of keyframes: 6 hours with 60 keyframes per second.
 const MAX_KEYFRAMES: usize = 1_300_000;
 /// Flags of a packet: <https://ffmpeg.org/doxygen/trunk/group__lavc__packet.html>.
-const KEY: u32 = 1;
-const CORRUPT: u32 = 2;
+const KEY_FLAG: u32 = 1;
+const CORRUPT_FLAG: u32 = 2;
 /// The packet is decoded but not shown, for example before the start of an edit list.
-const DISCARD: u32 = 4;
+const DISCARD_FLAG: u32 = 4;
 /// Half of the time after which the clock of a transport stream overflows: 2^33 / 90 kHz.
 const WRAP_US: u64 = 47_721_858_844;
 /// Largest ratio of the sides of a pixel. Real formats stay below 3; other values are errors.
 const MAX_ASPECT: f64 = 4.0;
 /// Containers whose timestamps ffmpeg can continue after a jump.
-const CONTINUABLE: [&str; 2] = ["mpegts", "mpeg"];
+const CONTINUABLE_CONTAINERS: [&str; 2] = ["mpegts", "mpeg"];
 /// The accepted codecs, as ffmpeg names them.
-const CODECS: [&str; 8] = ["h264", "hevc", "av1", "vp8", "vp9", "mpeg4", "mpeg2video", "mjpeg"];
+const ACCEPTED_CODECS: [&str; 8] = ["h264", "hevc", "av1", "vp8", "vp9", "mpeg4", "mpeg2video", "mjpeg"];
 /// Maximum length of the name of a codec, in characters.
-const MAX_CODEC: usize = 30;
+const MAX_CODEC_CHARACTERS: usize = 30;
 /// Maximum length of a line in bytes.
 const MAX_LINE: u64 = 400;
 
@@ -41,46 +41,46 @@ impl Decoder {
     /// # Errors
     /// Fails with [`VideoError`] if the file is not a video, or exceeds the limits.
     pub fn index(&self, video: &File) -> Result<Index, VideoError> {
-        let budget = self.budget(video.metadata()?.len());
-        let mut listed = self.list(video, Timeline::Stored, 0, &budget)?;
-        if listed.messages.videos > 1 {
+        let budget = self.listing_budget(video.metadata()?.len());
+        let mut listed = self.list_packets(video, Timeline::Stored, 0, &budget)?;
+        if listed.messages.video_streams > 1 {
             // A cover image that is not marked as such can be the first stream.
             let stream = self.main_stream(video, &budget)?;
             if stream > 0 {
-                listed = self.list(video, Timeline::Stored, stream, &budget)?;
+                listed = self.list_packets(video, Timeline::Stored, stream, &budget)?;
             }
         }
         let stream = listed.stream;
-        let (mut index, mut goes_back) = self.build_index(listed, &budget)?;
-        if goes_back && CONTINUABLE.contains(&index.container.as_str()) {
-            let continued = self.list(video, Timeline::Continued, stream, &budget)?;
-            (index, goes_back) = self.build_index(continued, &budget)?;
+        let (mut index, mut timestamps_go_back) = self.build_index(listed, &budget)?;
+        if timestamps_go_back && CONTINUABLE_CONTAINERS.contains(&index.container.as_str()) {
+            let continued = self.list_packets(video, Timeline::Continued, stream, &budget)?;
+            (index, timestamps_go_back) = self.build_index(continued, &budget)?;
         }
-        if goes_back {
+        if timestamps_go_back {
             let message = "timestamps go back; frames after that may be missing".into();
             index.damage.get_or_insert(Damage { truncated: false, message });
         }
-        self.check(&index)?;
+        self.check_limits(&index)?;
         Ok(index)
     }
 
-    fn list(
+    fn list_packets(
         &self,
         video: &File,
         timeline: Timeline,
         stream: usize,
         budget: &CpuBudget,
-    ) -> Result<Listed, VideoError> {
+    ) -> Result<ListedStream, VideoError> {
         let mut process = self.start(&arguments::index(1, timeline, stream), Some(video), budget)?;
         let listing = Listing::read(&mut process)?;
         let (status, messages) = process.finish()?;
-        Ok(Listed { listing, timeline, stream, status, messages })
+        Ok(ListedStream { listing, timeline, stream, status, messages })
     }
 
     /// Also returns whether timestamps go back, so that frames would be missed.
-    fn build_index(&self, listed: Listed, budget: &CpuBudget) -> Result<(Index, bool), VideoError> {
-        let Listed { listing, timeline, stream, status, messages } = listed;
-        let goes_back = messages.goes_back || listing.wraps;
+    fn build_index(&self, listed: ListedStream, budget: &CpuBudget) -> Result<(Index, bool), VideoError> {
+        let ListedStream { listing, timeline, stream, status, messages } = listed;
+        let timestamps_go_back = messages.timestamps_go_back || listing.wraps;
         let budget = budget.for_frames(listing.frames, self.config().limits.max_cpu);
         let mut index = Index { budget, timeline, stream, ..listing.into_index(messages, stream)? };
         if timeline == Timeline::Continued {
@@ -89,7 +89,7 @@ impl Decoder {
         if !status.success() && index.damage.is_none() {
             index.damage = Some(Damage::from_status(status));
         }
-        Ok((index, goes_back))
+        Ok((index, timestamps_go_back))
     }
 
     /// Returns the number of the main stream; see [`select_main_stream`]. It is 0 if the streams
@@ -97,15 +97,15 @@ impl Decoder {
     fn main_stream(&self, video: &File, budget: &CpuBudget) -> Result<usize, VideoError> {
         let mut process = self.start(&arguments::streams(1), Some(video), budget)?;
         let mut streams = vec![CandidateStream::default(); MAX_STREAMS];
-        each_line(&mut process, |line| {
-            add_line(&mut streams, line);
+        for_each_line(&mut process, |line| {
+            add_stream_line(&mut streams, line);
             Ok(())
         })?;
         process.finish()?;
         Ok(select_main_stream(&streams))
     }
 
-    fn check(&self, index: &Index) -> Result<(), VideoError> {
+    fn check_limits(&self, index: &Index) -> Result<(), VideoError> {
         let (limits, last) = (&self.config().limits, index.keyframes_us.last().copied().unwrap_or(0));
         let microseconds = index.duration_us.unwrap_or(0).max(last).unsigned_abs();
         let actual = Duration::from_micros(microseconds);
@@ -120,7 +120,7 @@ impl Decoder {
     }
 }
 
-struct Listed {
+struct ListedStream {
     listing: Listing,
     timeline: Timeline,
     stream: usize,
@@ -136,8 +136,8 @@ struct CandidateStream {
     packets: u64,
 }
 
-/// Adds the content of a line to the stream that it describes.
-fn add_line(streams: &mut [CandidateStream], line: &str) {
+/// Adds the content of a line to the stream to which the line belongs.
+fn add_stream_line(streams: &mut [CandidateStream], line: &str) {
     match line.strip_prefix('#') {
         // Such as `#dimensions 1: 480x480`.
         Some(header) => {
@@ -145,7 +145,7 @@ fn add_line(streams: &mut [CandidateStream], line: &str) {
             let Some((name, stream)) = name.trim().split_once(' ') else { return };
             let Some(stream) = stream.parse().ok().and_then(|at: usize| streams.get_mut(at)) else { return };
             match name {
-                "codec_id" => stream.codec = value.trim().chars().take(MAX_CODEC).collect(),
+                "codec_id" => stream.codec = value.trim().chars().take(MAX_CODEC_CHARACTERS).collect(),
                 "dimensions" => {
                     let (width, height) = parse_size(value.trim());
                     stream.pixels = u64::from(width) * u64::from(height);
@@ -162,12 +162,13 @@ fn add_line(streams: &mut [CandidateStream], line: &str) {
     }
 }
 
-/// Returns the main stream: the one with the largest frames among those that have at
-/// least half as many frames as the longest. Streams whose codec is not accepted are ignored. A
-/// stream of a single MJPEG frame, which may be a cover image, is chosen only if there is no other.
-/// Among equals, the first one is returned.
+/// Returns the number of the main stream: the one with the largest frames among those that have at
+/// least half as many frames as the longest one. Ignores streams whose codec is not accepted.
+/// Selects a stream of a single MJPEG frame, which may be a cover image, only if there is no other.
+/// Among equal streams, selects the first one.
 fn select_main_stream(streams: &[CandidateStream]) -> usize {
-    let accepted = || streams.iter().enumerate().filter(|(_, item)| CODECS.contains(&item.codec.as_str()));
+    let accepted =
+        || streams.iter().enumerate().filter(|(_, item)| ACCEPTED_CODECS.contains(&item.codec.as_str()));
     let max_packets = accepted().map(|(_, item)| item.packets).max().unwrap_or(0);
     let long = accepted().filter(|(_, item)| item.packets > 0 && item.packets >= max_packets.div_ceil(2));
     let is_cover = |item: &CandidateStream| item.packets == 1 && item.codec == "mjpeg";
@@ -175,7 +176,7 @@ fn select_main_stream(streams: &[CandidateStream]) -> usize {
     best.map_or(0, |(index, _)| index)
 }
 
-fn each_line(
+fn for_each_line(
     process: &mut Process,
     mut read: impl FnMut(&str) -> Result<(), VideoError>,
 ) -> Result<(), VideoError> {
@@ -212,16 +213,16 @@ struct Listing {
     last_us: i64,
     /// Time of the last packet.
     previous_us: Option<i64>,
-    /// Whether times jump by more than [`WRAP_US`]. ffmpeg takes a jump back in a transport stream
-    /// for an overflow of the clock.
+    /// Whether times jump by more than [`WRAP_US`]. ffmpeg treats a jump back in a transport stream
+    /// as an overflow of the clock.
     wraps: bool,
 }
 
 impl Listing {
     fn read(process: &mut Process) -> Result<Self, VideoError> {
         let mut listing = Self::default();
-        each_line(process, |line| {
-            listing.line(line);
+        for_each_line(process, |line| {
+            listing.add_line(line);
             match listing.keyframes_us.len() {
                 0..=MAX_KEYFRAMES => Ok(()),
                 _ => Err(VideoError::Output("too many keyframes")),
@@ -230,40 +231,40 @@ impl Listing {
         Ok(listing)
     }
 
-    fn line(&mut self, line: &str) {
+    fn add_line(&mut self, line: &str) {
         match line.strip_prefix('#') {
-            Some(header) => self.header(header.trim()),
-            None => self.packet(line.trim()),
+            Some(header) => self.add_header(header.trim()),
+            None => self.add_packet(line.trim()),
         }
     }
 
-    /// Reads a line such as `#tb 0: 1/12800`.
-    fn header(&mut self, line: &str) {
+    /// Adds a line such as `#tb 0: 1/12800`.
+    fn add_header(&mut self, line: &str) {
         match line.split_once(" 0: ") {
             Some(("tb", base)) => self.time_base = parse_ratio(base),
             Some(("sar", ratio)) => self.pixel = parse_ratio(ratio),
-            Some(("codec_id", codec)) => self.codec = codec.chars().take(MAX_CODEC).collect(),
+            Some(("codec_id", codec)) => self.codec = codec.chars().take(MAX_CODEC_CHARACTERS).collect(),
             Some(("dimensions", size)) => self.size = parse_size(size),
             _ => {}
         }
     }
 
-    /// Reads the line of a packet. AVI files contain only the times of decoding. A packet without a
+    /// Adds the line of a packet. AVI files contain only the times of decoding. A packet without a
     /// time is ignored.
-    fn packet(&mut self, line: &str) {
+    fn add_packet(&mut self, line: &str) {
         let mut fields = line.split(',').map(str::trim);
         let mut time = |skip| fields.nth(skip)?.parse().ok().filter(|time| *time != i64::MIN);
         let (dts, pts) = (time(1), time(0));
         let (Some(pts), Some(base)) = (pts.or(dts), self.time_base) else { return };
         let flags = fields.find_map(|field| field.strip_prefix("F=0x"));
-        let flags = flags.map_or(KEY, |flags| u32::from_str_radix(flags, 16).unwrap_or(0));
-        let Some(at_us) = microseconds(pts, base).filter(|_| flags & DISCARD == 0) else { return };
+        let flags = flags.map_or(KEY_FLAG, |flags| u32::from_str_radix(flags, 16).unwrap_or(0));
+        let Some(at_us) = microseconds(pts, base).filter(|_| flags & DISCARD_FLAG == 0) else { return };
         self.frames += 1;
         self.wraps |= self.previous_us.is_some_and(|previous| at_us.abs_diff(previous) > WRAP_US);
         self.previous_us = Some(at_us);
         self.last_us = self.origin_us.map_or(at_us, |_| self.last_us.max(at_us));
         self.origin_us = Some(self.origin_us.map_or(at_us, |first| first.min(at_us)));
-        if flags & KEY != 0 && flags & CORRUPT == 0 {
+        if flags & KEY_FLAG != 0 && flags & CORRUPT_FLAG == 0 {
             self.keyframes_us.push(at_us);
         }
     }
@@ -274,18 +275,18 @@ impl Listing {
         let (Some(origin_us), false) = (self.origin_us, self.keyframes_us.is_empty()) else {
             return Err(messages.failure());
         };
-        if !CODECS.contains(&self.codec.as_str()) {
+        if !ACCEPTED_CODECS.contains(&self.codec.as_str()) {
             return Err(VideoError::Codec);
         }
         let micros = |duration: Duration| i64::try_from(duration.as_micros()).unwrap_or(i64::MAX);
         let aspect = self.pixel.map_or(1.0, |(width, height)| width as f64 / height as f64);
         let aspect = if (1.0 / MAX_ASPECT..=MAX_ASPECT).contains(&aspect) { aspect } else { 1.0 };
-        // In a recording, a second stream is usually what follows after a change of the channel.
+        // In a recording, a second stream usually starts after a change of the channel.
         let container = messages.container.unwrap_or_default();
-        let is_recording = CONTINUABLE.contains(&container.as_str());
-        let other_streams = (is_recording && messages.videos > 1).then(|| Damage {
+        let is_recording = CONTINUABLE_CONTAINERS.contains(&container.as_str());
+        let other_streams = (is_recording && messages.video_streams > 1).then(|| Damage {
             truncated: false,
-            message: format!("there are {} streams of video; only one was read", messages.videos),
+            message: format!("there are {} streams of video; only one was read", messages.video_streams),
         });
         let facts = messages.streams.into_iter().nth(stream).unwrap_or_default();
         let last_us = self.last_us.saturating_sub(origin_us);
@@ -310,7 +311,7 @@ impl Listing {
     }
 }
 
-/// Returns the length of a side after it was made `factor` times longer, but not shorter.
+/// Returns `side` multiplied by `factor`, but at least `side`.
 fn enlarge(side: u32, factor: f64) -> u32 {
     (f64::from(side) * factor.max(1.0)).round() as u32
 }
@@ -323,7 +324,7 @@ mod tests {
 
     fn listing(text: &str) -> Listing {
         let mut listing = Listing::default();
-        text.lines().for_each(|line| listing.line(line));
+        text.lines().for_each(|line| listing.add_line(line));
         listing
     }
 
@@ -345,9 +346,10 @@ mod tests {
         let main = |streams: &[(&str, &str, usize)]| {
             let mut candidates = vec![CandidateStream::default(); MAX_STREAMS];
             for (at, (codec, size, packets)) in streams.iter().enumerate() {
-                add_line(&mut candidates, &format!("#codec_id {at}: {codec}\n"));
-                add_line(&mut candidates, &format!("#dimensions {at}: {size}\n"));
-                (0..*packets).for_each(|_| add_line(&mut candidates, &format!("{at}, 0, 0, 1, 9, 0x1\n")));
+                add_stream_line(&mut candidates, &format!("#codec_id {at}: {codec}\n"));
+                add_stream_line(&mut candidates, &format!("#dimensions {at}: {size}\n"));
+                (0..*packets)
+                    .for_each(|_| add_stream_line(&mut candidates, &format!("{at}, 0, 0, 1, 9, 0x1\n")));
             }
             select_main_stream(&candidates)
         };

@@ -1,11 +1,11 @@
-//! The messages of ffmpeg on stderr. They can contain text from the file, so a file can forge them.
-//! Their length is limited. They decide only the container's name, the duration, whether colours
-//! are mapped, and how a failure is described.
+//! Parses the messages of ffmpeg on stderr. They can contain text from the file, so a file can
+//! forge them. Their length is limited. They determine only the name of the container, the
+//! duration, whether colours are mapped, and the description of a failure.
 
 use crate::error::{Damage, VideoError};
 use crate::gpu::GpuFacts;
 use crate::index::Hdr;
-use crate::sandbox::REPORT;
+use crate::sandbox::REPORT_PREFIX;
 use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
 
@@ -13,18 +13,19 @@ use std::time::Duration;
 pub(crate) const MAX_STREAMS: usize = 8;
 /// Maximum number of bytes of a line; the rest is ignored.
 const MAX_LINE: u64 = 1_000;
-/// Number of lines in which facts are searched for.
+/// Maximum number of lines that are parsed; the rest is ignored.
 const MAX_LINES: usize = 2_000;
 /// Maximum length of a message for people, in characters.
 const MAX_MESSAGE: usize = 200;
-/// Messages of ffmpeg about a file whose end is missing.
-const TRUNCATED: [&str; 4] =
+/// Parts of messages about a file whose end is missing.
+const TRUNCATION_HINTS: [&str; 4] =
     ["partial file", "moov atom not found", "File ended prematurely", "Truncated packet"];
 
-/// Messages of ffmpeg about streams whose codec is not accepted.
-const OTHER_STREAMS: [&str; 2] = ["not on whitelist", "Failed to open codec in avformat_find_stream_info"];
+/// Parts of messages about streams whose codec is not accepted.
+const UNSUPPORTED_CODEC_HINTS: [&str; 2] =
+    ["not on whitelist", "Failed to open codec in avformat_find_stream_info"];
 
-/// The description of a stream of video.
+/// The description of a video stream.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StreamFacts {
     /// The colours, if the video has a transfer function of high dynamic range (PQ or HLG).
@@ -35,103 +36,108 @@ pub(crate) struct StreamFacts {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Messages {
     pub(crate) sandbox_failure: Option<String>,
-    /// Whether the child reported Landlock.
+    /// Whether the child uses Landlock; `None` without a sandbox.
     pub(crate) landlock: Option<bool>,
     /// Names of the container's format, such as `mov,mp4,m4a,3gp,3g2,mj2`.
     pub(crate) container: Option<String>,
     pub(crate) duration: Option<Duration>,
-    /// The descriptions of the first streams of video, at most [`MAX_STREAMS`].
+    /// The descriptions of the first video streams, at most [`MAX_STREAMS`].
     pub(crate) streams: Vec<StreamFacts>,
     /// The first error or warning about damage.
     pub(crate) damage: Option<Damage>,
-    pub(crate) goes_back: bool,
-    /// Number of streams of video, without cover images that are marked as such.
-    pub(crate) videos: usize,
-    /// Whether the lines that follow describe a stream of video in `streams`.
-    in_video: bool,
+    pub(crate) timestamps_go_back: bool,
+    /// Number of video streams, without cover images that are marked as such.
+    pub(crate) video_streams: usize,
+    /// Whether the next lines describe the last stream of `streams`.
+    is_in_stream: bool,
     /// Whether the description of the input is complete.
-    described: bool,
-    no_video: bool,
+    is_input_described: bool,
+    has_no_video: bool,
     pub(crate) first_line: Option<String>,
     last_error: Option<String>,
 }
 
 impl Messages {
     pub(crate) fn read(stderr: impl Read) -> Self {
-        let (mut stderr, mut facts) = (BufReader::new(stderr), Self::default());
+        let (mut stderr, mut messages) = (BufReader::new(stderr), Self::default());
         let mut lines = 0;
         let mut line = Vec::new();
         loop {
             line.clear();
             match stderr.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
-                Ok(0) | Err(_) => return facts,
+                Ok(0) | Err(_) => return messages,
                 // A child that writes without end must not fill the memory, nor block on its pipe.
                 Ok(_) if lines >= MAX_LINES => {}
-                Ok(_) => facts.add(String::from_utf8_lossy(&line).trim_end()),
+                Ok(_) => messages.add_line(String::from_utf8_lossy(&line).trim_end()),
             }
             lines += 1;
         }
     }
 
-    fn add(&mut self, line: &str) {
+    fn add_line(&mut self, line: &str) {
         // Later lines can contain text from the file.
-        if let Some(report) = line.strip_prefix(REPORT).filter(|_| self.first_line.is_none()) {
+        if let Some(report) = line.strip_prefix(REPORT_PREFIX).filter(|_| self.first_line.is_none()) {
             match report.trim() {
                 "landlock" => self.landlock = Some(true),
                 "no landlock" => self.landlock = Some(false),
-                other => self.sandbox_failure = Some(clean(other.trim_start_matches("error: "))),
+                other => self.sandbox_failure = Some(sanitize(other.trim_start_matches("error: "))),
             }
             return;
         }
         if self.first_line.is_none() {
-            self.first_line = Some(clean(line));
+            self.first_line = Some(sanitize(line));
         }
         let (level, text) = split_level(line);
         match level {
-            Some("error" | "fatal" | "panic") => self.error(text),
+            Some("error" | "fatal" | "panic") => self.add_error(text),
             // Older versions write "Non-monotonous".
-            Some("warning") if text.contains("Non-monoton") => self.goes_back = true,
-            Some("warning") if text.contains("New video stream") => self.videos += 1,
-            Some("warning") if TRUNCATED.iter().any(|hint| text.contains(hint)) => self.error(text),
-            Some("info") => self.fact(text),
+            Some("warning") if text.contains("Non-monoton") => self.timestamps_go_back = true,
+            Some("warning") if text.contains("New video stream") => self.video_streams += 1,
+            Some("warning") if TRUNCATION_HINTS.iter().any(|hint| text.contains(hint)) => {
+                self.add_error(text)
+            }
+            Some("info") => self.add_fact(text),
             _ => {}
         }
     }
 
-    fn error(&mut self, text: &str) {
+    fn add_error(&mut self, text: &str) {
         // Audio and subtitles are not decoded, so their codecs are not on the list.
-        if OTHER_STREAMS.iter().any(|hint| text.contains(hint)) {
+        if UNSUPPORTED_CODEC_HINTS.iter().any(|hint| text.contains(hint)) {
             return;
         }
         let contains = |hint| text.contains(hint);
-        self.no_video |= contains("matches no streams") || contains("does not contain any stream");
-        let truncated = TRUNCATED.iter().any(|hint| text.contains(hint));
-        let damage = self.damage.get_or_insert_with(|| Damage { truncated, message: clean(text) });
+        self.has_no_video |= contains("matches no streams") || contains("does not contain any stream");
+        let truncated = TRUNCATION_HINTS.iter().any(|hint| text.contains(hint));
+        let damage = self.damage.get_or_insert_with(|| Damage { truncated, message: sanitize(text) });
         damage.truncated |= truncated;
-        self.last_error = Some(clean(text));
+        self.last_error = Some(sanitize(text));
     }
 
-    /// Reads the description of the input. Lines of metadata begin with four spaces.
-    fn fact(&mut self, text: &str) {
+    /// Parses a line of the description of the input. Lines of metadata start with four spaces.
+    fn add_fact(&mut self, text: &str) {
         if let Some(rest) = text.strip_prefix("Input #0, ") {
-            self.container = rest.split_once(", from").map(|(names, _)| clean(names));
+            self.container = rest.split_once(", from").map(|(names, _)| sanitize(names));
         } else if let Some(rest) = text.strip_prefix("  Duration: ") {
             self.duration = rest.split_once(',').and_then(|(time, _)| parse_duration(time));
         } else if text.starts_with("Stream mapping:") {
-            self.described = true;
-        } else if !self.described && text.starts_with("  Stream #0:") {
+            self.is_input_described = true;
+        } else if !self.is_input_described && text.starts_with("  Stream #0:") {
             let is_video = text.contains(": Video: ") && !text.contains("(attached pic)");
-            self.videos += usize::from(is_video);
-            self.in_video = is_video && self.streams.len() < MAX_STREAMS;
-            if self.in_video {
+            self.video_streams += usize::from(is_video);
+            self.is_in_stream = is_video && self.streams.len() < MAX_STREAMS;
+            if self.is_in_stream {
                 let pixel_format = pixel_format(text).unwrap_or_default();
                 let gpu = GpuFacts { pixel_format, ..GpuFacts::default() };
-                self.streams.push(StreamFacts { hdr: Hdr::new(text), gpu });
+                self.streams.push(StreamFacts { hdr: Hdr::parse(text), gpu });
             }
-        } else if let Some(stream) = self.streams.last_mut().filter(|_| self.in_video && !self.described) {
+        } else if let Some(stream) =
+            self.streams.last_mut().filter(|_| self.is_in_stream && !self.is_input_described)
+        {
             // Older versions write "displaymatrix".
             let text = text.trim_start();
-            stream.gpu.turned |= text.starts_with("Display Matrix:") || text.starts_with("displaymatrix:");
+            stream.gpu.is_rotated |=
+                text.starts_with("Display Matrix:") || text.starts_with("displaymatrix:");
         }
     }
 
@@ -141,11 +147,11 @@ impl Messages {
         first.into_iter().chain(self.last_error.as_deref())
     }
 
-    /// Returns the error of a file of which no frame was read.
+    /// Returns the error of a file from which no frame was read.
     pub(crate) fn failure(&self) -> VideoError {
         let last = self.last_error.clone().unwrap_or_else(|| "the decoder gave no reason".into());
         let is_truncated = self.damage.as_ref().is_some_and(|damage| damage.truncated);
-        if self.no_video {
+        if self.has_no_video {
             VideoError::NoVideoStream
         } else if self.container.is_none() && !is_truncated {
             VideoError::NotAVideo
@@ -155,11 +161,11 @@ impl Messages {
     }
 }
 
-/// Reads `yuv420p` from `  Stream #0:0: Video: h264 (High), yuv420p(tv, bt709), 64x64`.
+/// Parses `yuv420p` in `  Stream #0:0: Video: h264 (High), yuv420p(tv, bt709), 64x64`.
 fn pixel_format(stream: &str) -> Option<String> {
     let (_, rest) = stream.split_once(": Video: ")?.1.split_once(", ")?;
     let name = rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()?;
-    (!name.is_empty()).then(|| clean(name))
+    (!name.is_empty()).then(|| sanitize(name))
 }
 
 /// Splits `[mov @ 0x55] [error] text` into the level and the text; without a level, the whole line.
@@ -175,7 +181,7 @@ fn split_level(line: &str) -> (Option<&str>, &str) {
 }
 
 /// Returns `text` without control characters, truncated to [`MAX_MESSAGE`] characters.
-fn clean(text: &str) -> String {
+fn sanitize(text: &str) -> String {
     text.trim().chars().filter(|c| !c.is_control()).take(MAX_MESSAGE).collect()
 }
 
@@ -208,9 +214,9 @@ mod tests {
         assert_eq!(facts.landlock, Some(true));
         assert_eq!(facts.container.as_deref(), Some("mov,mp4,m4a,3gp,3g2,mj2"));
         assert_eq!(facts.duration, Some(Duration::from_millis(3_723_500)));
-        assert_eq!((facts.videos, facts.streams.len()), (1, 1), "metadata is not a stream");
+        assert_eq!((facts.video_streams, facts.streams.len()), (1, 1), "metadata is not a stream");
         let StreamFacts { hdr, gpu } = &facts.streams[0];
-        assert_eq!((hdr, gpu.pixel_format.as_str(), gpu.turned), (&None, "yuv420p", false));
+        assert_eq!((hdr, gpu.pixel_format.as_str(), gpu.is_rotated), (&None, "yuv420p", false));
         assert!(
             facts.damage.is_some_and(|damage| damage.truncated && damage.message.ends_with("partial file"))
         );
@@ -220,17 +226,17 @@ mod tests {
     fn detects_rotated_frames_in_every_ffmpeg_version() {
         for line in ["Display Matrix: rotation of 90.00 degrees", "displaymatrix: rotation of -0.00 degrees"]
         {
-            let turned = |text: String| -> Vec<bool> {
-                Messages::read(text.as_bytes()).streams.iter().map(|stream| stream.gpu.turned).collect()
+            let is_rotated = |text: String| -> Vec<bool> {
+                Messages::read(text.as_bytes()).streams.iter().map(|stream| stream.gpu.is_rotated).collect()
             };
-            assert_eq!(turned(format!("{BANNER}[info]       {line}\n")), [true], "{line}");
+            assert_eq!(is_rotated(format!("{BANNER}[info]       {line}\n")), [true], "{line}");
             let output = format!("{BANNER}[info] Stream mapping:\n[info]       {line}\n");
-            assert_eq!(turned(output), [false], "of the output");
+            assert_eq!(is_rotated(output), [false], "of the output");
             let second = "[info]   Stream #0:1: Video: mjpeg (Baseline), yuvj420p(pc), 64x64";
             let other = format!("{BANNER}{second}\n[info]       {line}\n");
-            assert_eq!(turned(other), [false, true], "of another stream");
+            assert_eq!(is_rotated(other), [false, true], "of another stream");
             let cover = format!("{BANNER}{second} (attached pic)\n[info]       {line}\n");
-            assert_eq!(turned(cover), [false], "of a cover image");
+            assert_eq!(is_rotated(cover), [false], "of a cover image");
         }
     }
 
@@ -241,7 +247,7 @@ mod tests {
         assert!(facts.damage.is_some_and(|damage| damage.message.len() == MAX_MESSAGE));
         let stream = "[info]   Stream #0:0: Video: smpte2084\n";
         let late = format!("{}{stream}", "\n".repeat(MAX_LINES));
-        assert_eq!(Messages::read(late.as_bytes()).videos, 0);
+        assert_eq!(Messages::read(late.as_bytes()).video_streams, 0);
         assert_eq!(Messages::read(stream.repeat(100).as_bytes()).streams.len(), MAX_STREAMS);
     }
 }

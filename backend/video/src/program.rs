@@ -1,9 +1,9 @@
-//! Finds ffmpeg, checks its version, and starts it. Proves that a GPU decodes as the CPU does
-//! before a decoder uses it.
-use crate::child::{Bounds, CancelOnDrop, Cancelled, Launcher, Process, Start};
+//! Finds ffmpeg, checks its version, and starts it. Checks that a GPU decodes the same frames as
+//! the CPU before a decoder uses it.
+use crate::child::{CancelOnDrop, Cancelled, Launcher, Process, ProcessConfig, ProcessLimits};
 use crate::cpu::CpuBudget;
 use crate::error::VideoError;
-use crate::gpu::{Gpus, Pool, error_reason};
+use crate::gpu::{GpuPool, Gpus, error_reason};
 use crate::sampling::{MAX_FPS, MAX_GAP_US, plan};
 use crate::sandbox::FileAccess;
 use crate::{Index, Sampling, TimedFrame, arguments, child, sandbox};
@@ -36,8 +36,9 @@ pub struct Limits {
     pub max_duration: Duration,
     /// Maximum number of pixels of a frame.
     pub max_pixels: u64,
-    /// Longest time in which a process neither writes nor works, after which it is killed.
-    pub patience: Duration,
+    /// Longest time in which a process neither writes output nor uses the processor. It is then
+    /// killed.
+    pub stall_timeout: Duration,
     /// Maximum processor time of all processes of one video. Files of a few megabytes and videos of
     /// a few frames have a lower limit.
     pub max_cpu: Duration,
@@ -48,7 +49,7 @@ impl Default for Limits {
         Self {
             max_duration: Duration::from_secs(6 * 3600),
             max_pixels: 4096 * 2304,
-            patience: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(30),
             max_cpu: Duration::from_secs(2 * 3600),
         }
     }
@@ -56,41 +57,43 @@ impl Default for Limits {
 
 /// The properties of the sandbox and of the program in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sandboxed {
+pub struct SandboxInfo {
     /// First line of the program's description of itself, such as `ffmpeg version 7.1`.
     pub version: String,
     /// Which files the process can open.
     pub files: FileAccess,
 }
 
-/// Decodes videos with ffmpeg. Cloning it is cheap. Each process gets the file opened again, only
-/// for reading. It shares no read position with other processes or with the caller.
+/// Decodes videos with ffmpeg. Cloning it is cheap. The file is opened again for each process, only
+/// for reading. A process shares no read position with other processes or with the caller.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     config: Config,
-    sandboxed: Sandboxed,
+    sandbox_info: SandboxInfo,
     cancelled: Option<Cancelled>,
     /// The GPUs that decode; `None` if the CPU does.
-    pub(crate) gpus: Option<Arc<Pool>>,
+    pub(crate) gpus: Option<Arc<GpuPool>>,
 }
 
 impl Decoder {
-    /// Starts ffmpeg in its sandbox once, to check that both work here. If the kernel has no
-    /// Landlock, this process can no longer be debugged by its user and writes no core dumps:
-    /// otherwise its children could read its environment.
+    /// Starts ffmpeg in its sandbox once, to check that both work. If the kernel has no Landlock,
+    /// the user can no longer debug this process, and it writes no core dumps. Otherwise its
+    /// children could read its environment.
     ///
     /// # Errors
     /// Fails with [`VideoError::Unavailable`] if ffmpeg is missing, too old, or cannot run in the
     /// sandbox.
     pub fn open(config: Config) -> Result<Self, VideoError> {
         let program = config.ffmpeg.display().to_string();
-        let unknown = Sandboxed { version: String::new(), files: FileAccess::Unrestricted };
-        let mut decoder = Self { config, sandboxed: unknown, cancelled: None, gpus: None };
+        let unknown = SandboxInfo { version: String::new(), files: FileAccess::Unrestricted };
+        let mut decoder = Self { config, sandbox_info: unknown, cancelled: None, gpus: None };
         let unavailable = |what: &str| VideoError::Unavailable(format!("{program} {what}"));
         let mut process =
-            decoder.start(&arguments::version(), None, &decoder.budget(0)).map_err(|error| match error {
-                VideoError::Io(error) => unavailable(&format!("cannot be started: {error}")),
-                other => other,
+            decoder.start(&arguments::version(), None, &decoder.listing_budget(0)).map_err(|error| {
+                match error {
+                    VideoError::Io(error) => unavailable(&format!("cannot be started: {error}")),
+                    other => other,
+                }
             })?;
         let mut text = String::new();
         let read = (&mut process.pixels).take(20_000).read_to_string(&mut text);
@@ -101,7 +104,7 @@ impl Decoder {
             return Err(unavailable(&format!("does not run in the sandbox ({status}): {reason}")));
         }
         let version: String = text.lines().next().unwrap_or_default().chars().take(100).collect();
-        if libavutil(&text).is_none_or(|version| version < MINIMUM_LIBAVUTIL) {
+        if libavutil_version(&text).is_none_or(|version| version < MINIMUM_LIBAVUTIL) {
             return Err(unavailable(&format!(
                 "is not ffmpeg {MINIMUM_VERSION} or newer (it says: {version}); set FFMPEG, or run ./scripts/video"
             )));
@@ -114,7 +117,7 @@ impl Decoder {
         if files == FileAccess::ReadOnly {
             sandbox::hide_from_user()?;
         }
-        decoder.sandboxed = Sandboxed { version, files };
+        decoder.sandbox_info = SandboxInfo { version, files };
         Ok(decoder)
     }
 
@@ -122,8 +125,8 @@ impl Decoder {
         &self.config
     }
 
-    pub fn sandboxed(&self) -> &Sandboxed {
-        &self.sandboxed
+    pub fn sandbox_info(&self) -> &SandboxInfo {
+        &self.sandbox_info
     }
 
     /// Returns a decoder whose processes end when the guard is dropped. Its calls then fail with
@@ -144,11 +147,11 @@ impl Decoder {
     }
 
     /// Returns the processor time for listing the packets of a file.
-    pub(crate) fn budget(&self, bytes: u64) -> CpuBudget {
+    pub(crate) fn listing_budget(&self, bytes: u64) -> CpuBudget {
         CpuBudget::for_listing(bytes, self.config.limits.max_cpu)
     }
 
-    /// Starts ffmpeg for work on the CPU.
+    /// Starts ffmpeg to decode on the CPU.
     pub(crate) fn start(
         &self,
         arguments: &[String],
@@ -169,8 +172,8 @@ impl Decoder {
         let Config { ffmpeg, launcher, limits, .. } = &self.config;
         let video = video.map(reopen).transpose()?;
         let (budget, cancelled) = (budget.clone(), self.cancelled.clone());
-        let bounds = Bounds { budget, patience: limits.patience, cancelled };
-        Process::start(Start { launcher, program: ffmpeg, arguments, video, gpu }, bounds)
+        let limits = ProcessLimits { budget, stall_timeout: limits.stall_timeout, cancelled };
+        Process::start(ProcessConfig { launcher, program: ffmpeg, arguments, video, gpu }, limits)
     }
 }
 
@@ -184,17 +187,21 @@ fn reopen(file: &File) -> std::io::Result<File> {
 }
 
 /// Reads the first number of the line `libavutil      61.  1.102 / 61.  1.102`.
-fn libavutil(text: &str) -> Option<u32> {
+fn libavutil_version(text: &str) -> Option<u32> {
     let line = text.lines().find_map(|line| line.strip_prefix("libavutil"))?;
     line.trim().split('.').next()?.parse().ok()
 }
 
-/// Returns the path of ffmpeg: `named`, if it is set. Otherwise `bundled`, if it exists, or else
-/// the first file `ffmpeg` in the folders of `path`, which is the value of the variable `PATH`.
-/// [`Decoder::open`] checks whether the program works.
-pub fn find(named: Option<&Path>, bundled: Option<&Path>, path: Option<&std::ffi::OsStr>) -> Option<PathBuf> {
-    if let Some(named) = named {
-        return std::path::absolute(named).ok();
+/// Returns the path of ffmpeg: `configured`, if it is set. Otherwise `bundled`, if it exists, or
+/// else the first file `ffmpeg` in the folders of `path`, which is the value of the variable
+/// `PATH`. [`Decoder::open`] checks whether the program works.
+pub fn find_ffmpeg(
+    configured: Option<&Path>,
+    bundled: Option<&Path>,
+    path: Option<&std::ffi::OsStr>,
+) -> Option<PathBuf> {
+    if let Some(configured) = configured {
+        return std::path::absolute(configured).ok();
     }
     let folders = path.map(std::env::split_paths).into_iter().flatten();
     let candidates = folders.map(|folder| folder.join("ffmpeg"));
@@ -210,29 +217,29 @@ pub fn find(named: Option<&Path>, bundled: Option<&Path>, path: Option<&std::ffi
 /// begins with 0x47; a program stream with a pack header), RIFF, FLV.
 pub fn is_video(head: &[u8]) -> bool {
     let matches_at = |at: usize, bytes: &[u8]| head.get(at..).is_some_and(|rest| rest.starts_with(bytes));
-    let is_container = begins_like_movie(head)
+    let is_container = starts_with_movie_box(head)
         || matches_at(0, b"\x47") && matches_at(188, b"\x47")
         || matches_at(0, b"\x1a\x45\xdf\xa3")
         || matches_at(0, b"\0\0\x01\xba")
         || matches_at(0, b"RIFF") && matches_at(8, b"AVI ")
         || matches_at(0, b"FLV\x01");
-    // Images in HEIC and AVIF files begin like movies.
+    // Images in HEIC and AVIF files start with a movie box too.
     is_container && Format::sniff(head).is_none()
 }
 
 /// Returns whether `head` begins with a box of an MP4 or QuickTime file: its size, then its type. A
 /// size is 0 (up to the end of the file), 1 (a number of 64 bits follows) or at least 8. Only
-/// `mdat` can be long. The other boxes are shorter than [`TEXT`].
-fn begins_like_movie(head: &[u8]) -> bool {
+/// `mdat` can be long. The other boxes are shorter than [`MIN_TEXT_NUMBER`].
+fn starts_with_movie_box(head: &[u8]) -> bool {
     let Some((size, rest)) = head.split_first_chunk() else { return false };
     let size = u32::from_be_bytes(*size);
     let is_short = [b"ftyp", b"moov", b"wide", b"free"].iter().any(|kind| rest.starts_with(*kind));
-    !(2..8).contains(&size) && (rest.starts_with(b"mdat") || is_short && size < TEXT)
+    !(2..8).contains(&size) && (rest.starts_with(b"mdat") || is_short && size < MIN_TEXT_NUMBER)
 }
 
-/// The smallest number that four characters of a text can be, if they are read as a big-endian
-/// number: a text begins with a tab or a greater character.
-const TEXT: u32 = 0x0900_0000;
+/// The smallest big-endian number that four characters of a text can represent. A text starts with
+/// a tab or a greater character.
+const MIN_TEXT_NUMBER: u32 = 0x0900_0000;
 
 /// A second of ffmpeg's test pattern in H.264, with two groups of pictures and B-frames, 192x128:
 /// `ffmpeg -f lavfi -i testsrc2=s=192x128:r=10:d=1 -pix_fmt yuv420p -c:v libx264 -g 5 -bf 2
@@ -240,7 +247,7 @@ const TEXT: u32 = 0x0900_0000;
 /// -flags:v +bitexact clip.mkv`.
 const CLIP: &[u8] = include_bytes!("proof/clip.mkv");
 
-/// A GPU does not decode correctly.
+/// The error of a GPU that does not decode correctly.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
     /// Its frames are not those of the CPU.
@@ -254,7 +261,7 @@ pub enum GpuError {
 impl Decoder {
     #[must_use]
     pub fn with_gpus(&self, gpus: Gpus) -> Self {
-        Self { gpus: Some(Pool::new(gpus)), ..self.clone() }
+        Self { gpus: Some(GpuPool::new(gpus)), ..self.clone() }
     }
 
     #[must_use]
@@ -269,10 +276,10 @@ impl Decoder {
     /// Fails if a pixel or a time differs, or if the GPU does not decode the video.
     pub fn check_gpu(&self, id: u32, variables: Vec<(&'static str, OsString)>) -> Result<(), GpuError> {
         let failed = |error: VideoError| GpuError::Failed(error_reason(error));
-        let (cpu, file) = (self.without_gpus(), clip().map_err(failed)?);
+        let (cpu, file) = (self.without_gpus(), clip_file().map_err(failed)?);
         let index = cpu.index(&file).map_err(failed)?;
         let expected = cpu.all_frames(&file, &index).map_err(failed)?;
-        let gpus = Gpus { ids: vec![id], variables, only: true, on_fallback: Box::new(|_| {}) };
+        let gpus = Gpus { ids: vec![id], variables, force_gpu: true, on_fallback: Box::new(|_| {}) };
         let actual = self.with_gpus(gpus).all_frames(&file, &index).map_err(failed)?;
         if actual.len() != expected.len() || expected.is_empty() {
             return Err(GpuError::Differs(format!("{} frames instead of {}", actual.len(), expected.len())));
@@ -298,12 +305,12 @@ impl Decoder {
 
 /// Returns the clip as a file without a name.
 #[cfg(target_os = "linux")]
-fn clip() -> Result<File, VideoError> {
+fn clip_file() -> Result<File, VideoError> {
     Ok(child::memory_file(CLIP)?)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn clip() -> Result<File, VideoError> {
+fn clip_file() -> Result<File, VideoError> {
     Err(VideoError::Unavailable(format!("decoding on a GPU needs Linux ({} bytes)", CLIP.len())))
 }
 

@@ -1,12 +1,12 @@
-//! Which frames of a video are decoded: a pure function of its keyframes. A keyframe costs about
-//! three times as much to decode as another frame, but it needs no other frame. Between two
-//! keyframes, all frames must be decoded to reach the last one. Keyframes that are close together
-//! are left out, as long as no gap between others becomes too long.
+//! Selects the frames of a video that are decoded, as a pure function of its keyframes. Decoding a
+//! keyframe takes about three times as long as decoding another frame, but it needs no other frame.
+//! Between two keyframes, all frames must be decoded to reach the last one. Keyframes that are
+//! close together are omitted, as long as no gap between others becomes too long.
 use crate::index::{Index, Timeline};
 use std::collections::VecDeque;
 use vision::Frame;
 
-/// Which frames are looked at.
+/// The frames that are analysed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Sampling {
     /// Only keyframes, however far apart they are.
@@ -14,7 +14,7 @@ pub enum Sampling {
     /// This number of frames a second, from [`MIN_FPS`] to [`MAX_FPS`].
     Fps(f64),
     /// Keyframes where they are at most `max_gap_us` apart, and otherwise frames at this distance.
-    /// A face that shows for this time is looked at.
+    /// A face that is visible for this time is in an analysed frame.
     #[default]
     Auto,
 }
@@ -23,15 +23,15 @@ pub enum Sampling {
 pub const MIN_FPS: f64 = 0.1;
 /// Highest rate of [`Sampling::Fps`] in frames a second.
 pub const MAX_FPS: f64 = 30.0;
-/// Default of the longest time without a look, in microseconds.
+/// Default of the longest time without an analysed frame, in microseconds.
 pub const MAX_GAP_US: i64 = 2_000_000;
 /// Longest time between two closer looks (see [`crate::refine()`]), in microseconds.
-pub(crate) const CLOSER_US: i64 = 250_000;
+pub(crate) const MAX_CLOSER_GAP_US: i64 = 250_000;
 
-/// Maximum number of segments of one video. Each needs a process that finds its start again.
+/// Maximum number of segments of one video. Each needs a process that searches for its start.
 const MAX_SEGMENTS: usize = 100;
 /// Time for starting a process and finding its place in a file of 1920x1080, in microseconds.
-pub(crate) const START_US: i64 = 120_000;
+pub(crate) const PROCESS_START_US: i64 = 120_000;
 /// Time for decoding a pixel in nanoseconds: 9 ms for a frame of 1920x1080.
 const NANOSECONDS_PER_PIXEL: i64 = 4;
 
@@ -62,12 +62,10 @@ impl std::fmt::Display for Sampling {
     }
 }
 
-/// What the decoder returns in a segment.
+/// The frames that are decoded in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Looks {
-    /// Keyframes; other frames are not decoded.
+pub enum FrameSet {
     Keyframes,
-    /// Any frames; all frames are decoded.
     All,
 }
 
@@ -78,15 +76,15 @@ pub struct Segment {
     pub from_us: i64,
     /// End in microseconds, exclusive; `i64::MAX` for the end of the file.
     pub to_us: i64,
-    pub looks: Looks,
-    /// Length of a cell in microseconds. Of each cell, the first of these frames is decoded for the
-    /// reader. Cells start at time 0.
+    pub decoded: FrameSet,
+    /// Length of a cell in microseconds. The reader gets the first decoded frame of each cell.
+    /// Cells start at time 0.
     pub cell_us: i64,
-    /// With all frames: times in microseconds, ascending, of further frames that are decoded for
-    /// the reader, at any position in their cell.
-    pub also_us: Vec<i64>,
-    /// With keyframes: those that are closer than half of this time, in microseconds, are left out,
-    /// but only where the time between two others stays at most this long. 0 returns all of them.
+    /// With all frames: times in microseconds, ascending, of further frames that the reader gets,
+    /// at any position in their cell.
+    pub listed_us: Vec<i64>,
+    /// With keyframes: those that are closer than half of this time, in microseconds, are omitted
+    /// if no gap between others becomes longer than this time. 0 returns all keyframes.
     pub max_gap_us: i64,
     /// If this is the rest of a longer segment: no frame at or before this time, in microseconds,
     /// is returned. With keyframes, it is the time of the last frame that was returned before.
@@ -94,13 +92,13 @@ pub struct Segment {
 }
 
 /// Returns the segments of a video in order. They do not overlap and cover the whole video.
-/// `max_gap_us` is the longest time without a look of [`Sampling::Auto`].
+/// `max_gap_us` is the longest time without an analysed frame with [`Sampling::Auto`].
 pub fn plan(index: &Index, sampling: Sampling, max_gap_us: i64) -> Vec<Segment> {
     let max_gap_us = max_gap_us.max(1);
     match sampling {
-        Sampling::Keyframes => vec![whole(Looks::Keyframes, 1)],
-        Sampling::Fps(fps) => with_last(vec![whole(Looks::All, cell_of_rate(fps))], index),
-        Sampling::Auto => with_last(automatic(index, max_gap_us), index),
+        Sampling::Keyframes => vec![whole_video(FrameSet::Keyframes, 1)],
+        Sampling::Fps(fps) => with_last_frame(vec![whole_video(FrameSet::All, cell_for_rate(fps))], index),
+        Sampling::Auto => with_last_frame(auto_segments(index, max_gap_us), index),
     }
 }
 
@@ -110,29 +108,33 @@ pub fn plan(index: &Index, sampling: Sampling, max_gap_us: i64) -> Vec<Segment> 
 pub fn tolerance_us(sampling: Sampling, max_gap_us: i64, refine: bool) -> Option<i64> {
     match sampling {
         Sampling::Keyframes => None,
-        Sampling::Fps(fps) => Some(cell_of_rate(fps)),
-        Sampling::Auto if refine => Some(max_gap_us.min(CLOSER_US)),
+        Sampling::Fps(fps) => Some(cell_for_rate(fps)),
+        Sampling::Auto if refine => Some(max_gap_us.min(MAX_CLOSER_GAP_US)),
         Sampling::Auto => Some(max_gap_us),
     }
 }
 
-fn cell_of_rate(fps: f64) -> i64 {
+fn cell_for_rate(fps: f64) -> i64 {
     (1e6 / fps.clamp(MIN_FPS, MAX_FPS)).round() as i64
 }
 
 /// Adds the last frame of the video to the selected frames, so that a track of a face that is
 /// visible to the end has the right end.
-pub(crate) fn with_last(mut segments: Vec<Segment>, index: &Index) -> Vec<Segment> {
+pub(crate) fn with_last_frame(mut segments: Vec<Segment>, index: &Index) -> Vec<Segment> {
     let last_us = index.last_us;
     match segments.last_mut() {
-        Some(last) if last.looks == Looks::All && last_us > last.from_us => last.also_us.push(last_us),
+        Some(last) if last.decoded == FrameSet::All && last_us > last.from_us => last.listed_us.push(last_us),
         // The last frame is a keyframe, so it is selected already.
         _ if index.keyframes_us.last().is_none_or(|keyframe| *keyframe >= last_us) => {}
         // Decoding it would take as long as decoding all frames.
         Some(_) if index.timeline == Timeline::Continued => {}
         Some(last) if last_us > last.from_us => {
             last.to_us = last_us;
-            segments.push(Segment { from_us: last_us, also_us: vec![last_us], ..whole(Looks::All, 1) });
+            segments.push(Segment {
+                from_us: last_us,
+                listed_us: vec![last_us],
+                ..whole_video(FrameSet::All, 1)
+            });
         }
         _ => {}
     }
@@ -140,57 +142,65 @@ pub(crate) fn with_last(mut segments: Vec<Segment>, index: &Index) -> Vec<Segmen
 }
 
 /// Returns the segment of a whole video that is decoded in this way.
-pub(crate) fn whole(looks: Looks, cell_us: i64) -> Segment {
-    Segment { from_us: 0, to_us: i64::MAX, looks, cell_us, also_us: Vec::new(), max_gap_us: 0, last_us: None }
+pub(crate) fn whole_video(decoded: FrameSet, cell_us: i64) -> Segment {
+    Segment {
+        from_us: 0,
+        to_us: i64::MAX,
+        decoded,
+        cell_us,
+        listed_us: Vec::new(),
+        max_gap_us: 0,
+        last_us: None,
+    }
 }
 
-/// Groups of pictures in succession that are decoded in one way.
+/// Consecutive groups of pictures that are decoded in the same way.
 struct Run {
     segment: Segment,
     keyframes: i64,
 }
 
-/// Decodes keyframes where they are close enough, and otherwise all frames. With all frames, the
-/// first one of each cell is looked at, and cells are `max_gap_us` long. So whatever shows for this
-/// time is in the first frame of a cell.
-fn automatic(index: &Index, max_gap_us: i64) -> Vec<Segment> {
+/// Returns the segments of [`Sampling::Auto`]: keyframes where they are close enough, and otherwise
+/// all frames. With all frames, the first one of each cell is analysed. Cells are `max_gap_us`
+/// long, so a face that is visible for this time is in the first frame of a cell.
+fn auto_segments(index: &Index, max_gap_us: i64) -> Vec<Segment> {
     let mut runs: Vec<Run> = Vec::new();
     let starts = &index.keyframes_us;
     for (at, &start) in starts.iter().enumerate() {
         let end = starts.get(at + 1).copied();
         let length = end.unwrap_or(index.end_us).saturating_sub(start);
-        let looks = if length <= max_gap_us { Looks::Keyframes } else { Looks::All };
+        let decoded = if length <= max_gap_us { FrameSet::Keyframes } else { FrameSet::All };
         let from_us = if at == 0 { 0 } else { start };
         let to_us = end.unwrap_or(i64::MAX);
         match runs.last_mut() {
-            Some(last) if last.segment.looks == looks => {
+            Some(last) if last.segment.decoded == decoded => {
                 last.segment.to_us = to_us;
                 last.keyframes += 1;
             }
             _ => {
-                let segment = Segment { from_us, to_us, max_gap_us, ..whole(looks, max_gap_us) };
+                let segment = Segment { from_us, to_us, max_gap_us, ..whole_video(decoded, max_gap_us) };
                 runs.push(Run { segment, keyframes: 1 });
             }
         }
     }
-    join(&mut runs, index);
+    join_runs(&mut runs, index);
     let mut segments: Vec<Segment> = Vec::new();
     for Run { segment, .. } in runs {
         match segments.last_mut() {
-            Some(last) if last.looks == segment.looks => last.to_us = segment.to_us,
+            Some(last) if last.decoded == segment.decoded => last.to_us = segment.to_us,
             _ => segments.push(segment),
         }
     }
-    for segment in segments.iter_mut().filter(|segment| segment.looks == Looks::Keyframes) {
+    for segment in segments.iter_mut().filter(|segment| segment.decoded == FrameSet::Keyframes) {
         segment.cell_us = cell_of_keyframes(index, segment);
     }
     segments
 }
 
-/// Decodes all frames of those runs of keyframes that do not save the start of another process, and
-/// of the shortest ones if there are too many. If each process must start at the beginning of the
-/// file, there is one.
-fn join(runs: &mut [Run], index: &Index) {
+/// Changes runs of keyframes to all frames if they save less time than the start of another process
+/// takes, and also the shortest ones if there are too many. If each process must start at the
+/// beginning of the file, changes all runs.
+fn join_runs(runs: &mut [Run], index: &Index) {
     if runs.len() < 2 {
         return;
     }
@@ -200,17 +210,17 @@ fn join(runs: &mut [Run], index: &Index) {
         all_us.saturating_sub(run.keyframes.saturating_mul(frame_decoding_us(index)))
     };
     let mut saved: Vec<i64> =
-        runs.iter().filter(|run| run.segment.looks == Looks::Keyframes).map(saved_us).collect();
+        runs.iter().filter(|run| run.segment.decoded == FrameSet::Keyframes).map(saved_us).collect();
     saved.sort_unstable_by(|a, b| b.cmp(a));
-    // Each run needs a process, and so does what follows it.
-    let min_saved_us = saved.get(MAX_SEGMENTS / 2 - 1).copied().unwrap_or(0).max(2 * START_US);
+    // Each run needs a process, and so does the segment after it.
+    let min_saved_us = saved.get(MAX_SEGMENTS / 2 - 1).copied().unwrap_or(0).max(2 * PROCESS_START_US);
     let limit = if index.timeline == Timeline::Continued { 0 } else { MAX_SEGMENTS / 2 };
     let mut count = 0;
-    for run in runs.iter_mut().filter(|run| run.segment.looks == Looks::Keyframes) {
+    for run in runs.iter_mut().filter(|run| run.segment.decoded == FrameSet::Keyframes) {
         if saved_us(run) >= min_saved_us && count < limit {
             count += 1;
         } else {
-            run.segment.looks = Looks::All;
+            run.segment.decoded = FrameSet::All;
         }
     }
 }
@@ -224,9 +234,9 @@ fn frame_decoding_us(index: &Index) -> i64 {
     i64::from(index.width) * i64::from(index.height) * NANOSECONDS_PER_PIXEL / 1_000
 }
 
-/// Returns the length of the cells of which the decoder returns one keyframe each. If keyframes are
-/// much closer than the gap, as where every frame is one, most of them need not be converted. The
-/// reader selects from those that are returned.
+/// Returns the length of the cells of a segment of keyframes. The decoder returns one keyframe of
+/// each cell, and the reader selects from those. If keyframes are much closer than the gap, for
+/// example if every frame is one, most of them are not converted.
 fn cell_of_keyframes(index: &Index, segment: &Segment) -> i64 {
     let cell = segment.max_gap_us / 8;
     let times = index.keyframes_us.iter().chain([&index.end_us]);
@@ -277,15 +287,15 @@ pub(crate) struct Selection<F> {
 
 impl<F: Timed> Selection<F> {
     pub(crate) fn new(segment: &Segment) -> Self {
-        // Of cells of all frames, one is decoded each, so none can be left out.
-        let max_gap_us = if segment.looks == Looks::Keyframes { segment.max_gap_us } else { 0 };
+        // If all frames are decoded, the reader gets one frame of each cell, and none is omitted.
+        let max_gap_us = if segment.decoded == FrameSet::Keyframes { segment.max_gap_us } else { 0 };
         let selected_us = segment.last_us;
         Self { max_gap_us, to_us: segment.to_us, selected_us, candidate: None, ready: VecDeque::new() }
     }
 
-    /// Adds the next frame. Returns a frame that was left out, if any.
+    /// Adds the next frame. Returns a frame that is omitted, if any.
     pub(crate) fn add(&mut self, frame: F) -> Option<F> {
-        if self.is_too_far(frame.at_us()) {
+        if self.would_leave_gap(frame.at_us()) {
             self.select_candidate();
         }
         let is_near = |selected: i64| frame.at_us().saturating_sub(selected) < self.max_gap_us / 2;
@@ -304,14 +314,14 @@ impl<F: Timed> Selection<F> {
     /// Returns the last frame if it is needed before the first one of the next segment, or before
     /// the end of the video, which is not known exactly.
     pub(crate) fn finish(&mut self) -> Option<F> {
-        if self.is_too_far(self.to_us) {
+        if self.would_leave_gap(self.to_us) {
             self.select_candidate();
         }
         self.take()
     }
 
     /// Returns whether a frame at this time would leave a gap after the last selected frame.
-    fn is_too_far(&self, at_us: i64) -> bool {
+    fn would_leave_gap(&self, at_us: i64) -> bool {
         self.selected_us.is_none_or(|selected| at_us.saturating_sub(selected) > self.max_gap_us)
     }
 
@@ -342,8 +352,8 @@ mod tests {
         Index { keyframes_us, last_us, end_us, frame_us, width, height, ..Index::default() }
     }
 
-    fn of(from: i64, to: i64, looks: Looks, cell_us: i64) -> Segment {
-        Segment { from_us: from, to_us: to, max_gap_us: 2 * SECOND, ..whole(looks, cell_us) }
+    fn segment(from: i64, to: i64, decoded: FrameSet, cell_us: i64) -> Segment {
+        Segment { from_us: from, to_us: to, max_gap_us: 2 * SECOND, ..whole_video(decoded, cell_us) }
     }
 
     #[test]
@@ -352,9 +362,9 @@ mod tests {
         assert_eq!(
             plan(&index, Sampling::Auto, 2 * SECOND),
             [
-                of(0, 4 * SECOND, Looks::Keyframes, 1),
-                of(4 * SECOND, 14 * SECOND, Looks::All, 2 * SECOND),
-                of(14 * SECOND, i64::MAX, Looks::Keyframes, 1)
+                segment(0, 4 * SECOND, FrameSet::Keyframes, 1),
+                segment(4 * SECOND, 14 * SECOND, FrameSet::All, 2 * SECOND),
+                segment(14 * SECOND, i64::MAX, FrameSet::Keyframes, 1)
             ]
         );
     }
@@ -362,26 +372,29 @@ mod tests {
     #[test]
     fn last_frame_is_always_sampled() {
         let last_us = 15_960_000;
-        let last = |keyframes: &[i64], sampling| {
+        let plan_with = |keyframes: &[i64], sampling| {
             let keyframes = keyframes.iter().map(|at| at * SECOND).collect();
             let index = Index { last_us, ..index(keyframes, 16 * SECOND) };
             plan(&index, sampling, 2 * SECOND)
         };
-        let [whole] = last(&[0], Sampling::Auto).try_into().unwrap();
-        assert_eq!((whole.looks, whole.also_us), (Looks::All, vec![last_us]));
-        let [whole] = last(&[0, 15], Sampling::Fps(4.0)).try_into().unwrap();
-        assert_eq!((whole.cell_us, whole.also_us), (SECOND / 4, vec![last_us]));
+        let [whole] = plan_with(&[0], Sampling::Auto).try_into().unwrap();
+        assert_eq!((whole.decoded, whole.listed_us), (FrameSet::All, vec![last_us]));
+        let [whole] = plan_with(&[0, 15], Sampling::Fps(4.0)).try_into().unwrap();
+        assert_eq!((whole.cell_us, whole.listed_us), (SECOND / 4, vec![last_us]));
         let seconds: Vec<i64> = (0..16).collect();
-        let [most, end] = last(&seconds, Sampling::Auto).try_into().unwrap();
-        assert_eq!((most.looks, most.to_us, end.from_us), (Looks::Keyframes, last_us, last_us));
-        assert_eq!((end.looks, end.to_us, end.also_us), (Looks::All, i64::MAX, vec![last_us]));
-        assert_eq!(last(&seconds, Sampling::Keyframes).len(), 1);
+        let [most, end] = plan_with(&seconds, Sampling::Auto).try_into().unwrap();
+        assert_eq!((most.decoded, most.to_us, end.from_us), (FrameSet::Keyframes, last_us, last_us));
+        assert_eq!((end.decoded, end.to_us, end.listed_us), (FrameSet::All, i64::MAX, vec![last_us]));
+        assert_eq!(plan_with(&seconds, Sampling::Keyframes).len(), 1);
     }
 
     #[test]
-    fn close_keyframes_are_thinned_before_decoding() {
+    fn close_keyframes_are_omitted_before_decoding() {
         let index = index((0..100).map(|at| at * 40_000).collect(), 4 * SECOND);
-        assert_eq!(plan(&index, Sampling::Auto, 2 * SECOND), [of(0, i64::MAX, Looks::Keyframes, SECOND / 4)]);
+        assert_eq!(
+            plan(&index, Sampling::Auto, 2 * SECOND),
+            [segment(0, i64::MAX, FrameSet::Keyframes, SECOND / 4)]
+        );
     }
 
     #[test]
@@ -391,8 +404,8 @@ mod tests {
         keyframes.extend([41 * SECOND, 42 * SECOND, 50_200_000, 50_400_000]);
         keyframes.sort_unstable();
         let segments = plan(&index(keyframes, 100 * SECOND), Sampling::Auto, 2 * SECOND);
-        assert_eq!(segments.iter().filter(|segment| segment.looks == Looks::Keyframes).count(), 1);
-        // A minute of each, in turns, for six hours.
+        assert_eq!(segments.iter().filter(|segment| segment.decoded == FrameSet::Keyframes).count(), 1);
+        // Minutes of both kinds, alternating for six hours.
         let keyframes = (0..21_600).filter(|at| at / 60 % 2 == 0 || at % 10 == 0).map(|at| at * SECOND);
         let segments = plan(&index(keyframes.collect(), 21_600 * SECOND), Sampling::Auto, 2 * SECOND);
         assert!((MAX_SEGMENTS - 2..=MAX_SEGMENTS + 1).contains(&segments.len()), "{}", segments.len());
@@ -415,7 +428,7 @@ mod tests {
             prop_assert_eq!(segments[segments.len() - 1].to_us, i64::MAX);
             for pair in segments.windows(2) {
                 prop_assert_eq!(pair[0].to_us, pair[1].from_us);
-                prop_assert!(pair[0].looks != pair[1].looks);
+                prop_assert!(pair[0].decoded != pair[1].decoded);
             }
         }
     }
@@ -426,7 +439,7 @@ mod tests {
     }
 
     fn keyframes_until(to_us: i64, max_gap_us: i64) -> Segment {
-        Segment { to_us, max_gap_us, ..whole(Looks::Keyframes, 1) }
+        Segment { to_us, max_gap_us, ..whole_video(FrameSet::Keyframes, 1) }
     }
 
     fn select_in(times: &[i64], segment: &Segment) -> Vec<i64> {

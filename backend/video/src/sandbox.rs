@@ -1,22 +1,22 @@
-//! Restricts the process that decodes: it can read the file it was given, and write its pipes.
+//! Restricts the process that decodes: it can only read the video file and write to its pipes.
 //!
 //! The service starts itself again with [`run_child`], which applies the restrictions and then
-//! replaces itself by ffmpeg. An attacker who runs code through a fault in a codec therefore has:
+//! replaces itself by ffmpeg. Code that an attacker runs through a fault in a codec therefore:
 //!
-//! - no file that it could open besides system libraries (Landlock), and none to write (seccomp);
-//! - no network, no other process, and no new process (seccomp);
-//! - an empty environment and no open file besides the video and the pipes;
-//! - limits for memory and processor time; the kernel kills it when its parent ends;
-//! - no rights of root, if the service runs as root.
+//! - can open only system libraries (Landlock), and can write no file (seccomp);
+//! - has no network, and no access to other processes, and can start no process (seccomp);
+//! - has an empty environment, and no open file except the video and the pipes;
+//! - has limits for memory and processor time, and ends when its parent ends;
+//! - has no rights of root, even if the service runs as root.
 //!
-//! Seccomp is required. Landlock is used as far as the kernel has it ([`FileAccess`]). Without it,
-//! such code could read files that the user of the service can read, but could send them nowhere
-//! except into its own frames. The service's process then hides its environment, its memory and its
-//! open files. Other processes of the same user remain visible.
+//! Seccomp is required. Landlock is used if the kernel has it ([`FileAccess`]). Without Landlock,
+//! such code could read files that the user of the service can read, but could send them only in
+//! its frames. The service's process then hides its environment, its memory and its open files.
+//! Other processes of the same user remain visible.
 //!
-//! The number of threads has no limit of its own: the kernel counts the threads of all processes of
-//! a user together, and those of root not at all. The limits of memory and processor time hold for
-//! all threads together, and none can start a process.
+//! The number of threads has no separate limit: the kernel counts the threads of all processes of a
+//! user together, and does not count those of root. The limits of memory and processor time apply
+//! to all threads together.
 //!
 //! A child that decodes on a GPU ([`Mode::Gpu`]) needs the driver, and therefore has more rights.
 //! It can read and write `/dev/nvidia*`, read information about the driver and itself in `/proc`
@@ -35,13 +35,13 @@ use std::process::ExitCode;
 
 /// The argument after which the program is the child of a decoder; see [`run_child`].
 pub const ARGUMENT: &str = "decode-child";
-/// Status of a child that could not restrict itself or start ffmpeg.
-const FAILED: u8 = 126;
-/// First words of the line on stderr that reports the restrictions.
-pub(crate) const REPORT: &str = "facecrawl sandbox:";
+/// Exit status of a child that could not restrict itself or start ffmpeg.
+const FAILURE_STATUS: u8 = 126;
+/// Prefix of the line on stderr that reports the restrictions.
+pub(crate) const REPORT_PREFIX: &str = "facecrawl sandbox:";
 
 /// First argument of a child that decodes on a GPU.
-pub(crate) const GPU: &str = "gpu";
+pub(crate) const GPU_ARGUMENT: &str = "gpu";
 /// Environment variables that such a child keeps. They determine how CUDA numbers the GPUs. Without
 /// them, the child would use other GPUs than the service.
 pub const GPU_VARIABLES: [&str; 2] = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"];
@@ -70,15 +70,15 @@ pub enum FileAccess {
 ///
 /// It must run before other threads exist. It returns only on failure, after a message on stderr.
 pub fn run_child(arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    eprintln!("{REPORT} error: {}", become_program(arguments));
-    ExitCode::from(FAILED)
+    eprintln!("{REPORT_PREFIX} error: {}", become_program(arguments));
+    ExitCode::from(FAILURE_STATUS)
 }
 
 #[cfg(target_os = "linux")]
 fn become_program(arguments: impl Iterator<Item = OsString>) -> String {
     use std::os::unix::process::CommandExt;
     let mut arguments = arguments.peekable();
-    let mode = if arguments.next_if(|first| first == GPU).is_some() { Mode::Gpu } else { Mode::Cpu };
+    let mode = if arguments.next_if(|first| first == GPU_ARGUMENT).is_some() { Mode::Gpu } else { Mode::Cpu };
     let mut number = || arguments.next()?.to_str()?.parse::<u32>().ok();
     let (Some(parent), Some(cpu_seconds)) = (number(), number()) else {
         return format!("{ARGUMENT} is for the service itself; use `facecrawl detect FILE`");
@@ -100,7 +100,7 @@ fn become_program(arguments: impl Iterator<Item = OsString>) -> String {
 
 /// Returns whether a filter of system calls (seccomp) applies to this process, such as that of a
 /// systemd unit or a container.
-pub fn is_filtered() -> bool {
+pub fn has_seccomp_filter() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"]))
 }

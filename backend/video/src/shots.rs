@@ -4,11 +4,11 @@
 //! difference that is large compared with the differences before it, as in `AdaptiveDetector` of
 //! PySceneDetect with its defaults (ratio 3, minimum 15):
 //! <https://www.scenedetect.com/docs/latest/api/detectors.html>. Here, only earlier differences of
-//! the same shot count, because later frames are not known yet. So the first two frames of a shot
-//! are never separated. Hue is 0..180, saturation and value are 0..255, as in OpenCV.
+//! the same shot are used, because later frames are not known yet. So the first two frames of a
+//! shot are never separated. Hue is 0..180, saturation and value are 0..255, as in OpenCV.
 //!
-//! Frames that are farther apart than [`MAX_GAP_US`] are not compared: a moving camera then changes
-//! a frame as much as a cut.
+//! Frames that are farther apart than [`MAX_GAP_US`] are not compared, because camera motion then
+//! changes a frame as much as a cut.
 
 use std::collections::VecDeque;
 use vision::Frame;
@@ -20,13 +20,13 @@ const TAPS: u32 = 4;
 /// Longest time between two frames that are compared, in microseconds.
 pub const MAX_GAP_US: i64 = 500_000;
 /// Smallest difference that can be a cut.
-const MINIMUM: f32 = 15.0;
+const MIN_DIFFERENCE: f32 = 15.0;
 /// Minimum ratio of a cut to the mean of the earlier differences.
-const RATIO: f32 = 3.0;
+const MIN_RATIO: f32 = 3.0;
 /// Number of earlier differences that are used.
 const WINDOW: usize = 5;
 
-/// A frame, reduced to what is compared: hue, saturation and value of each pixel.
+/// A frame, reduced to the values that are compared: hue, saturation and value of each pixel.
 #[derive(Clone, PartialEq)]
 pub struct ReducedFrame(Vec<[f32; 3]>);
 
@@ -57,14 +57,14 @@ impl CutDetector {
             return false;
         };
         let mean = self.earlier.iter().sum::<f32>() / self.earlier.len().max(1) as f32;
-        let cut = !self.earlier.is_empty() && change >= (mean * RATIO).max(MINIMUM);
-        if cut {
+        let is_cut = !self.earlier.is_empty() && change >= (mean * MIN_RATIO).max(MIN_DIFFERENCE);
+        if is_cut {
             self.earlier.clear();
         } else {
             self.earlier.truncate(WINDOW - 1);
             self.earlier.push_front(change);
         }
-        cut
+        is_cut
     }
 
     /// Forgets all frames except the last one, which then counts as the first frame.

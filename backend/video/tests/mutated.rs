@@ -1,5 +1,6 @@
-//! Damaged files: each one ends as frames or a reason. It is the only test of its process, so that
-//! nothing else has children or open files. `MUTATED_FILES=1000` sets the number of files.
+//! Tests that each damaged file yields frames or a reason. It is the only test of its process, so
+//! that no other test has child processes or open files. `MUTATED_FILES=1000` sets the number of
+//! files.
 #![allow(clippy::unwrap_used)]
 
 mod damaged;
@@ -9,27 +10,27 @@ use testing::damage::DamagedFilms;
 use video::sampling::plan;
 use video::{Decoder, Sampling, VideoError};
 
-/// Reads a file, and returns the outcome in a word. Fails if the reason is not in the file.
+/// Reads a file, and returns the outcome in a word. Fails if the file is not the cause of an error.
 fn read(decoder: &Decoder, bytes: &[u8], sampling: Sampling) -> Result<&'static str, String> {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(bytes).unwrap();
-    let mut damaged = false;
+    let mut is_damaged = false;
     let mut frames = 0;
     let mut run = || {
         let index = decoder.index(&file)?;
-        damaged |= crashed(index.damage.as_ref())?;
+        is_damaged |= check_damage(index.damage.as_ref())?;
         for segment in plan(&index, sampling, 200_000) {
             let mut reader = decoder.frames(&file, &index, &segment)?;
             while let Some(frame) = reader.next_frame()? {
                 frames += 1;
                 reader.recycle(frame.frame);
             }
-            damaged |= crashed(reader.damage())?;
+            is_damaged |= check_damage(reader.damage())?;
         }
         Ok(())
     };
     match run() {
-        Ok(()) if damaged => Ok("frames and damage"),
+        Ok(()) if is_damaged => Ok("frames and damage"),
         Ok(()) if frames > 0 => Ok("frames"),
         Ok(()) => Ok("no frames"),
         Err(VideoError::NotAVideo) => Ok("not a video"),
@@ -42,8 +43,8 @@ fn read(decoder: &Decoder, bytes: &[u8], sampling: Sampling) -> Result<&'static 
     }
 }
 
-/// Returns whether there is damage. A crash is an error.
-fn crashed(damage: Option<&video::Damage>) -> Result<bool, VideoError> {
+/// Returns whether there is damage. Fails if the damage is a crash of the decoder.
+fn check_damage(damage: Option<&video::Damage>) -> Result<bool, VideoError> {
     let crash = damage.filter(|damage| damage.message.contains("signal:"));
     crash.map_or(Ok(damage.is_some()), |damage| Err(VideoError::Unavailable(damage.message.clone())))
 }

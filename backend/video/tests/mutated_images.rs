@@ -1,5 +1,5 @@
-//! Damaged images of the formats that ffmpeg decodes. It is the only test of its process, so that
-//! nothing else has children or open files.
+//! Tests damaged images of the formats that ffmpeg decodes. It is the only test of its process, so
+//! that no other test has child processes or open files.
 #![allow(clippy::unwrap_used)]
 
 mod damaged;

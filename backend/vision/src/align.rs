@@ -1,8 +1,8 @@
-//! Aligns faces to the ArcFace template, and covers parts of an image in the aligned chips.
+//! Aligns faces to the ArcFace template, and covers other faces in the aligned chips.
 use crate::{Frame, Landmarks, Point, Rect};
 
-/// Side of an aligned chip in pixels, as the models take it.
-pub const CHIP: u32 = 112;
+/// Side of an aligned chip in pixels.
+pub const CHIP_SIDE: u32 = 112;
 
 /// Landmark positions in an aligned 112x112 chip (InsightFace's `arcface_dst`).
 pub const ARCFACE_TEMPLATE: Landmarks = [
@@ -15,7 +15,7 @@ pub const ARCFACE_TEMPLATE: Landmarks = [
 
 /// A similarity transform `[a -b tx; b a ty]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Similarity {
+pub struct SimilarityTransform {
     /// `scale * cos(angle)`.
     pub a: f32,
     /// `scale * sin(angle)`.
@@ -24,14 +24,14 @@ pub struct Similarity {
     pub ty: f32,
 }
 
-impl Similarity {
+impl SimilarityTransform {
     /// Fits `from` onto `to` by least squares (Umeyama 1991, "Least-squares estimation of
     /// transformation parameters between two point patterns"). Returns `None` if all `from` points
     /// coincide or a coordinate is not finite.
     ///
-    /// In the plane the best proper rotation and scale have a closed form: a regression of complex
-    /// numbers. This form equals Umeyama's solution by singular value decomposition with its sign
-    /// matrix. For a mirrored face, the result is the best rotation, never a reflection.
+    /// In two dimensions, the solution has a closed form: a linear regression of complex numbers.
+    /// It equals Umeyama's solution by singular value decomposition. For a mirrored face, the
+    /// result is the best rotation, never a reflection.
     pub fn estimate(from: &Landmarks, to: &Landmarks) -> Option<Self> {
         let [a, b, tx, ty] = fit(from, to)?.map(|v| v as f32);
         Some(Self { a, b, tx, ty })
@@ -74,8 +74,8 @@ fn fit(from: &Landmarks, to: &Landmarks) -> Option<[f64; 4]> {
 }
 
 /// Returns the landmark positions in an aligned chip with `size` pixels per side.
-fn template(size: u32) -> Landmarks {
-    let ratio = size as f32 / CHIP as f32;
+fn scaled_template(size: u32) -> Landmarks {
+    let ratio = size as f32 / CHIP_SIDE as f32;
     ARCFACE_TEMPLATE.map(|p| Point { x: p.x * ratio, y: p.y * ratio })
 }
 
@@ -86,7 +86,7 @@ fn template(size: u32) -> Landmarks {
 /// Returns `None` if the landmarks determine no such transform (they coincide, are not finite, or
 /// are a pure reflection) or `size` is zero.
 pub fn norm_crop(frame: &Frame, landmarks: &Landmarks, size: u32) -> Option<Frame> {
-    let [a, b, tx, ty] = fit(landmarks, &template(size))?;
+    let [a, b, tx, ty] = fit(landmarks, &scaled_template(size))?;
     let square = a * a + b * b;
     if size == 0 || square < 1e-12 {
         return None;
@@ -110,48 +110,48 @@ pub fn norm_crop(frame: &Frame, landmarks: &Landmarks, size: u32) -> Option<Fram
 }
 
 /// Number of fraction bits of a coordinate, and of a weight.
-const FRACTION: u32 = 11;
-/// One pixel in these units, which is also the sum of the weights of two neighbours.
-const ONE: i64 = 1 << FRACTION;
+const FRACTION_BITS: u32 = 11;
+/// One pixel in fixed point, which is also the sum of the weights of two neighbours.
+const ONE: i64 = 1 << FRACTION_BITS;
 
-/// Converts a coordinate to 1/2048 pixels, rounded down. Casts saturate, so distant coordinates
-/// remain outside the image.
+/// Converts a coordinate to 1/2048 pixels, rounded down. Casts saturate, so that very large
+/// coordinates remain outside the image.
 fn to_fixed_point(coordinate: f64) -> i64 {
     let scaled = coordinate * ONE as f64;
     let truncated = scaled as i64;
     truncated - i64::from(truncated as f64 > scaled)
 }
 
-/// Returns whether all four pixels around the point belong to the frame.
+/// Returns whether all four pixels around the point are inside the frame.
 fn is_inside(frame: &Frame, (x, y): (i64, i64)) -> bool {
-    let is_in_range = |at: i64, length: u32| at >= 0 && (at >> FRACTION) + 1 < i64::from(length);
+    let is_in_range = |at: i64, length: u32| at >= 0 && (at >> FRACTION_BITS) + 1 < i64::from(length);
     is_in_range(x, frame.width()) && is_in_range(y, frame.height())
 }
 
-/// Returns the bilinear mean of four neighbours: left and right above, left and right below.
+/// Interpolates between four pixels: upper left, upper right, lower left, lower right.
 #[inline(always)]
 fn interpolate([a, b, c, d]: [u8; 4], (x, y): (i64, i64)) -> u8 {
     let (x, y) = ((x & (ONE - 1)) as i32, (y & (ONE - 1)) as i32);
-    let between = |a: i32, b: i32, at: i32| (a << FRACTION) + (b - a) * at;
-    let above = between(a.into(), b.into(), x);
-    let below = between(c.into(), d.into(), x);
-    ((between(above, below, y) + (1 << (2 * FRACTION - 1))) >> (2 * FRACTION)) as u8
+    let mix = |a: i32, b: i32, weight: i32| (a << FRACTION_BITS) + (b - a) * weight;
+    let upper = mix(a.into(), b.into(), x);
+    let lower = mix(c.into(), d.into(), x);
+    ((mix(upper, lower, y) + (1 << (2 * FRACTION_BITS - 1))) >> (2 * FRACTION_BITS)) as u8
 }
 
-/// Returns the result of [`sample`] for a point that is inside according to [`is_inside`].
+/// Works like [`sample`], but is faster. Requires [`is_inside`].
 fn inner_sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
     let stride = frame.width() as usize * 3;
-    let index = (y >> FRACTION) as usize * stride + (x >> FRACTION) as usize * 3;
+    let index = (y >> FRACTION_BITS) as usize * stride + (x >> FRACTION_BITS) as usize * 3;
     let (upper, lower) = (&frame.data()[index..index + 6], &frame.data()[index + stride..index + stride + 6]);
     // Written out because `array::from_fn` is not inlined here.
     let channel = |c: usize| interpolate([upper[c], upper[c + 3], lower[c], lower[c + 3]], (x, y));
     [channel(0), channel(1), channel(2)]
 }
 
-/// Returns the bilinear sample. Integer coordinates are pixel centres, and weights are in 1/2048.
-/// Pixels outside the image are black.
+/// Returns the interpolated colour at a point in 1/2048 pixels. Whole coordinates are pixel
+/// centres. Pixels outside the image are black.
 fn sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
-    let (left, top) = (x >> FRACTION, y >> FRACTION);
+    let (left, top) = (x >> FRACTION_BITS, y >> FRACTION_BITS);
     let pixel = |x: i64, y: i64| {
         let valid = (0..i64::from(frame.width())).contains(&x) && (0..i64::from(frame.height())).contains(&y);
         if valid { frame.pixel(x as u32, y as u32) } else { [0; 3] }
@@ -160,28 +160,29 @@ fn sample(frame: &Frame, (x, y): (i64, i64)) -> [u8; 3] {
     std::array::from_fn(|c| interpolate(corners.map(|corner| corner[c]), (x, y)))
 }
 
-/// Covering colour, the same as in [`crate::crop::paint_over`].
-const GREY: [u8; 3] = [127; 3];
+/// The colour that covers faces, as in [`crate::crop::paint_over`].
+const COVER_COLOUR: [u8; 3] = [127; 3];
 /// Maximum distance in pixels from a hidden box at which a sample can include its pixels.
 const REACH: f32 = 4.0;
 
-/// Covers the visible parts of the boxes `hidden` in the chip of a face with grey. `landmarks` are
-/// those of the face; all coordinates are those of the image. `margin`, a fraction of the larger
-/// side of a hidden box, is also covered, except inside the face's `own` box.
+/// Covers the boxes `hidden` of other faces in the chip of a face with grey. `landmarks` are those
+/// of the face in the chip, and `own` is its box. All coordinates are those of the image. `margin`,
+/// a fraction of the larger side of a hidden box, is also covered, except inside `own`.
 pub fn cover_in_chip(chip: &mut Frame, landmarks: &Landmarks, own: &Rect, hidden: &[Rect], margin: f32) {
-    let inverse = Similarity::estimate(landmarks, &template(chip.width())).and_then(|fit| fit.inverse());
+    let to_chip = SimilarityTransform::estimate(landmarks, &scaled_template(chip.width()));
+    let to_image = to_chip.and_then(|transform| transform.inverse());
     let width = chip.width() as usize;
     for (index, pixel) in chip.data_mut().as_chunks_mut::<3>().0.iter_mut().enumerate() {
         let point = Point { x: (index % width) as f32, y: (index / width) as f32 };
-        let is_covered = inverse.is_none_or(|inverse| {
-            let point = inverse.apply(point);
+        let is_covered = to_image.is_none_or(|to_image| {
+            let point = to_image.apply(point);
             hidden.iter().any(|hidden| {
                 let border = REACH.max(margin * hidden.width.max(hidden.height));
                 hidden.contains(point, REACH) || (hidden.contains(point, border) && !own.contains(point, 0.0))
             })
         });
         if is_covered {
-            *pixel = GREY;
+            *pixel = COVER_COLOUR;
         }
     }
 }
@@ -198,12 +199,12 @@ mod tests {
 
     #[test]
     fn landmarks_on_template_keep_pixels_unchanged() {
-        let upright = image(112, 112);
-        assert_eq!(norm_crop(&upright, &ARCFACE_TEMPLATE, 112).unwrap(), upright);
+        let frame = image(112, 112);
+        assert_eq!(norm_crop(&frame, &ARCFACE_TEMPLATE, 112).unwrap(), frame);
         let whole_pixels = ARCFACE_TEMPLATE.map(|p| Point { x: p.x + 8.0, y: p.y - 3.0 });
-        let chip = norm_crop(&upright, &whole_pixels, 112).unwrap();
-        assert_eq!(chip.pixel(0, 3), upright.pixel(8, 0));
-        assert_eq!(chip.pixel(50, 60), upright.pixel(58, 57));
+        let chip = norm_crop(&frame, &whole_pixels, 112).unwrap();
+        assert_eq!(chip.pixel(0, 3), frame.pixel(8, 0));
+        assert_eq!(chip.pixel(50, 60), frame.pixel(58, 57));
         // Black outside the image: above and to the right.
         assert_eq!((chip.pixel(0, 2), chip.pixel(104, 60)), ([0; 3], [0; 3]));
     }
@@ -211,33 +212,31 @@ mod tests {
     #[test]
     fn mirrored_landmarks_are_rotated_but_not_reflected() {
         let mirrored = ARCFACE_TEMPLATE.map(|p| Point { x: 112.0 - p.x, y: p.y });
-        let transform = Similarity::estimate(&mirrored, &ARCFACE_TEMPLATE).unwrap();
-        // For such a symmetric face, the best similarity only scales it down and keeps it upright.
+        let transform = SimilarityTransform::estimate(&mirrored, &ARCFACE_TEMPLATE).unwrap();
+        // For such a symmetric face, the best transform only scales it down.
         assert!(transform.a.abs() < 0.6 && transform.b.abs() < 0.1, "{transform:?}");
         assert!(norm_crop(&image(112, 112), &mirrored, 112).is_some());
-        // Points in a symmetric cross and their mirror image determine no rotation.
+        // A cross and its mirror image determine no rotation.
         let cross: Landmarks =
             [(0.0, 0.0), (1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0)].map(|(x, y)| Point { x, y });
         let reflected = cross.map(|p| Point { x: -p.x, y: p.y });
-        let transform = Similarity::estimate(&cross, &reflected).unwrap();
+        let transform = SimilarityTransform::estimate(&cross, &reflected).unwrap();
         assert_eq!((transform.a, transform.b), (0.0, 0.0));
     }
 
-    /// Rows that lie inside the image and rows that extend beyond it are sampled by different
-    /// functions. The results must be equal.
     #[test]
-    fn inner_and_border_sampling_agree() {
-        let upright = image(150, 130);
-        let mut inner = 0;
+    fn fast_and_general_sampling_agree() {
+        let frame = image(150, 130);
+        let mut compared = 0;
         for x in (-2 * ONE..152 * ONE).step_by(777) {
             for y in (-2 * ONE..132 * ONE).step_by(993) {
-                if is_inside(&upright, (x, y)) {
-                    assert_eq!(inner_sample(&upright, (x, y)), sample(&upright, (x, y)), "{x} {y}");
-                    inner += 1;
+                if is_inside(&frame, (x, y)) {
+                    assert_eq!(inner_sample(&frame, (x, y)), sample(&frame, (x, y)), "{x} {y}");
+                    compared += 1;
                 }
             }
         }
-        assert!(inner > 50_000, "{inner}");
+        assert!(compared > 50_000, "{compared}");
         assert_eq!(
             (to_fixed_point(-0.25), to_fixed_point(0.25), to_fixed_point(-3.0), to_fixed_point(1e300)),
             (-512, 512, -3 * ONE, i64::MAX)
@@ -246,34 +245,34 @@ mod tests {
 
     #[test]
     fn degenerate_landmarks_give_no_chip() {
-        let upright = image(20, 20);
+        let frame = image(20, 20);
         let same = [Point { x: 5.0, y: 5.0 }; 5];
-        assert_eq!(Similarity::estimate(&same, &ARCFACE_TEMPLATE), None);
+        assert_eq!(SimilarityTransform::estimate(&same, &ARCFACE_TEMPLATE), None);
         let mut not_finite = ARCFACE_TEMPLATE;
         not_finite[1].y = f32::NAN;
         let mut infinite = ARCFACE_TEMPLATE;
         infinite[0].x = f32::INFINITY;
         for landmarks in [same, not_finite, infinite] {
-            assert!(norm_crop(&upright, &landmarks, 112).is_none());
+            assert!(norm_crop(&frame, &landmarks, 112).is_none());
         }
-        assert!(norm_crop(&upright, &ARCFACE_TEMPLATE, 0).is_none());
+        assert!(norm_crop(&frame, &ARCFACE_TEMPLATE, 0).is_none());
         // A face far outside the image is not an error: the chip is black.
         let outside = ARCFACE_TEMPLATE.map(|p| Point { x: p.x + 1e7, y: p.y - 1e7 });
-        assert_eq!(norm_crop(&upright, &outside, 8).unwrap(), Frame::filled(8, 8, [0; 3]));
+        assert_eq!(norm_crop(&frame, &outside, 8).unwrap(), Frame::filled(8, 8, [0; 3]));
     }
 
     #[test]
     fn chip_size_scales_template() {
-        let upright = image(112, 112);
-        let chip = norm_crop(&upright, &ARCFACE_TEMPLATE, 56).unwrap();
-        assert_eq!(chip.pixel(20, 30), upright.pixel(40, 60));
+        let frame = image(112, 112);
+        let chip = norm_crop(&frame, &ARCFACE_TEMPLATE, 56).unwrap();
+        assert_eq!(chip.pixel(20, 30), frame.pixel(40, 60));
     }
 
     /// Returns a white image with a red box.
     fn image_with_box(red: &Rect) -> Frame {
         let mut frame = Frame::filled(300, 300, [255; 3]);
-        for (at, pixel) in frame.data_mut().as_chunks_mut::<3>().0.iter_mut().enumerate() {
-            if red.contains(Point { x: (at % 300) as f32, y: (at / 300) as f32 }, 0.0) {
+        for (index, pixel) in frame.data_mut().as_chunks_mut::<3>().0.iter_mut().enumerate() {
+            if red.contains(Point { x: (index % 300) as f32, y: (index / 300) as f32 }, 0.0) {
                 *pixel = [255, 0, 0];
             }
         }
@@ -287,20 +286,19 @@ mod tests {
         let frame = image_with_box(&red);
         for degrees in [0.0_f32, 25.0, -40.0, 90.0, 180.0] {
             let (sin, cos) = degrees.to_radians().sin_cos();
-            // The face is next to the box, at several rotations.
             let landmarks = ARCFACE_TEMPLATE.map(|p| {
                 let (x, y) = (p.x - 56.0, p.y - 56.0);
                 Point { x: 130.0 + 0.9 * (cos * x - sin * y), y: 135.0 + 0.9 * (sin * x + cos * y) }
             });
             let mut chip = norm_crop(&frame, &landmarks, 112).unwrap();
-            let reds = |chip: &Frame| {
+            let red_count = |chip: &Frame| {
                 let pixels = chip.data().as_chunks::<3>().0.iter();
                 pixels.filter(|[r, g, _]| r.abs_diff(*g) > 8).count()
             };
-            assert!(reds(&chip) > 0, "{degrees}");
+            assert!(red_count(&chip) > 0, "{degrees}");
             cover_in_chip(&mut chip, &landmarks, &own, &[red], 0.3);
-            assert_eq!(reds(&chip), 0, "{degrees}");
-            assert!(chip.data().contains(&255), "{degrees}: the rest is unchanged");
+            assert_eq!(red_count(&chip), 0, "{degrees}");
+            assert!(chip.data().contains(&255), "{degrees}: the rest of the chip is visible");
         }
     }
 }

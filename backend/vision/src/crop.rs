@@ -3,16 +3,16 @@
 use crate::geometry::Region;
 use crate::{Frame, Point, Rect, resize};
 
-/// Returns the face with `margin` (fraction of the larger box side) on each side, clamped to the
-/// image. A crop has at least one pixel: for a box outside the image, the nearest edge pixels.
+/// Returns the face with `margin` (a fraction of the larger side of the box) on each side, clamped
+/// to the image. The crop has at least one pixel: for a box outside the image, the nearest pixel.
 pub fn face_crop(frame: &Frame, bbox: &Rect, margin: f32) -> Frame {
     crop_region(frame, expanded_region(frame, bbox, margin))
 }
 
-/// Returns the crop of [`face_crop`] with the boxes `hidden` of other faces covered with grey.
-/// `hidden_margin`, a fraction of the larger side of a hidden box, is also covered, except inside
-/// the face's own box.
-pub fn face_crop_alone(
+/// Works like [`face_crop`], and covers the boxes `hidden` of other faces with grey. Their margin
+/// `hidden_margin`, a fraction of the larger side of the hidden box, is also covered, except inside
+/// `bbox`.
+pub fn face_crop_covering_others(
     frame: &Frame,
     bbox: &Rect,
     margin: f32,
@@ -21,7 +21,7 @@ pub fn face_crop_alone(
 ) -> Frame {
     let region = expanded_region(frame, bbox, margin);
     let mut crop = crop_region(frame, region);
-    // Pixels are compared by their centres, with one pixel of tolerance for hidden boxes.
+    // A pixel is covered if its centre is inside a hidden box or at most one pixel outside.
     let border = |rect: &Rect| 1.0 + hidden_margin.max(0.0) * rect.width.max(rect.height);
     let (left, top) = (region.x as f32, region.y as f32);
     let (right, bottom) = (left + region.width as f32, top + region.height as f32);
@@ -49,7 +49,7 @@ pub fn face_crop_alone(
     crop
 }
 
-/// Covers the area that [`face_crop`] would return with grey.
+/// Covers the area of [`face_crop`] with grey.
 pub fn paint_over(frame: &mut Frame, bbox: &Rect, margin: f32) {
     let Region { x, y, width, height } = expanded_region(frame, bbox, margin);
     let row = frame.width() as usize * 3;
@@ -58,7 +58,7 @@ pub fn paint_over(frame: &mut Frame, bbox: &Rect, margin: f32) {
     }
 }
 
-/// Returns the box with its margin, clamped to the frame and at least one pixel large.
+/// Returns the box with its margin, clamped to the frame, with at least one pixel.
 fn expanded_region(frame: &Frame, bbox: &Rect, margin: f32) -> Region {
     let border = margin.max(0.0) * bbox.width.max(bbox.height);
     // A cast from float to integer saturates and maps NaN to zero, so every box has a valid span.
@@ -83,8 +83,8 @@ pub(crate) fn crop_region(frame: &Frame, Region { x, y, width, height }: Region)
     Frame::new(width, height, data).expect("the region lies inside the frame and is not empty")
 }
 
-/// Returns the image scaled down (Lanczos) so that its longer side is at most `max_side`. It is
-/// never scaled up.
+/// Returns the image scaled down (Lanczos) so that its longer side is at most `max_side`. A smaller
+/// image is returned unchanged.
 pub fn thumbnail(frame: &Frame, max_side: u32) -> Frame {
     let longer = frame.width().max(frame.height());
     if longer <= max_side {
@@ -92,7 +92,7 @@ pub fn thumbnail(frame: &Frame, max_side: u32) -> Frame {
     }
     let scale = f64::from(max_side.max(1)) / f64::from(longer);
     let side = |v: u32| ((f64::from(v) * scale).round() as u32).clamp(1, max_side.max(1));
-    resize::lanczos(frame, (side(frame.width()), side(frame.height())))
+    resize::resize_lanczos(frame, (side(frame.width()), side(frame.height())))
 }
 
 /// Rotates the frame clockwise by `degrees` (0, 90, 180 or 270). Other values are rounded down to a
@@ -122,10 +122,10 @@ pub fn mirror(frame: &Frame) -> Frame {
     mirrored
 }
 
-/// Rotates by a quarter turn. `place` returns the target column and row of a source pixel from `(x,
-/// y, source height)`.
+/// Rotates by a quarter turn. `move_pixel` returns the target column and row of a source pixel from
+/// `(x, y, source height)`.
 fn rotate_quarter_turn(frame: &Frame, move_pixel: impl Fn(usize, usize, usize) -> (usize, usize)) -> Frame {
-    /// Side of the blocks that are copied in turn, so that source and target stay in the L1 cache.
+    /// Side of the blocks in which pixels are copied. Both blocks fit in the L1 cache.
     const BLOCK: usize = 32;
     let (width, height) = (frame.width() as usize, frame.height() as usize);
     let mut rotated = Frame::filled(frame.height(), frame.width(), [0; 3]);
@@ -156,18 +156,18 @@ mod tests {
         let rect = |x, width| Rect { x, y: 20.0, width, height: 20.0 };
         let (own, near, far) = (rect(40.0, 20.0), rect(64.0, 20.0), rect(0.0, 8.0));
         let plain = face_crop(&frame, &own, 0.5);
-        let crop = face_crop_alone(&frame, &own, 0.5, &[near, far], 0.0);
+        let crop = face_crop_covering_others(&frame, &own, 0.5, &[near, far], 0.0);
         assert_eq!((crop.width(), crop.height()), (plain.width(), plain.height()));
         // The crop begins at x = 30, y = 10.
-        assert_eq!(crop.pixel(36, 20), [127; 3], "the face on the right");
-        assert_eq!(crop.pixel(20, 20), [200, 10, 10], "its own face");
-        assert_eq!(crop.pixel(36, 2), [200, 10, 10], "above the face on the right");
-        // The margin of the other face covers what is beside, but not the own box.
-        let crop = face_crop_alone(&frame, &own, 0.5, &[near], 0.4);
+        assert_eq!(crop.pixel(36, 20), [127; 3], "the face on the right is covered");
+        assert_eq!(crop.pixel(20, 20), [200, 10, 10], "the own face is visible");
+        assert_eq!(crop.pixel(36, 2), [200, 10, 10], "the area above the face on the right is visible");
+        // The margin of the other face is covered, but not inside the own box.
+        let crop = face_crop_covering_others(&frame, &own, 0.5, &[near], 0.4);
         assert_eq!(crop.pixel(36, 6), [127; 3]);
         assert_eq!(crop.pixel(29, 20), [200, 10, 10]);
-        // Overlapping boxes.
-        let crop = face_crop_alone(&frame, &own, 0.5, &[rect(50.0, 20.0)], 0.0);
+        // Where the boxes overlap, the own face is covered.
+        let crop = face_crop_covering_others(&frame, &own, 0.5, &[rect(50.0, 20.0)], 0.0);
         assert_eq!((crop.pixel(25, 20), crop.pixel(12, 20)), ([127; 3], [200, 10, 10]));
     }
 
@@ -182,7 +182,6 @@ mod tests {
         let bbox = Rect { x: 20.0, y: 30.0, width: 20.0, height: 10.0 };
         let tight = face_crop(&frame, &bbox, 0.0);
         assert_eq!((tight.width(), tight.height(), tight.pixel(0, 0)), (20, 10, frame.pixel(20, 30)));
-        // A margin of a quarter of the larger side, on each side.
         let wide = face_crop(&frame, &bbox, 0.25);
         assert_eq!((wide.width(), wide.height(), wide.pixel(0, 0)), (30, 20, frame.pixel(15, 25)));
         let corner = face_crop(&frame, &Rect { x: -5.0, y: 70.5, width: 20.0, height: 40.0 }, 0.0);
@@ -211,7 +210,7 @@ mod tests {
 
     #[test]
     fn thumbnail_pixels_are_area_means() {
-        // Fine stripes must become even grey without a pattern.
+        // Stripes of one pixel must become uniform grey.
         let data = (0..600u32 * 600).flat_map(|i| [if i % 2 == 0 { 0 } else { 200 }; 3]).collect();
         let small = thumbnail(&Frame::new(600, 600, data).unwrap(), 150);
         assert!(small.data().iter().all(|v| v.abs_diff(100) <= 3), "{:?}", &small.data()[..12]);

@@ -1,9 +1,9 @@
 //! Decodes image files to pixels.
 //!
-//! The format is detected from the content, never from a name or a transport header. The size is
-//! read and checked before memory is allocated for it. The result is 8-bit RGB, upright (EXIF
-//! orientation applied), with alpha composed on white, as a browser shows the image on a blank
-//! page. Colour profiles are not applied.
+//! The format is detected from the content, never from a file name or an HTTP header. The size is
+//! checked before memory is allocated. The result is 8-bit RGB, upright (with the EXIF orientation
+//! applied), and composed on white, as a browser shows the image on a blank page. Colour profiles
+//! are not applied.
 
 mod coded;
 mod headers;
@@ -11,7 +11,7 @@ mod heif;
 mod jpeg;
 mod raster;
 
-pub use coded::{Assembly, CodedImage, Coding, Colours, Pictures};
+pub use coded::{Assembly, CodedImage, CodedPictures, Coding, ColourDescription};
 
 use crate::Frame;
 use domain::Reason;
@@ -71,7 +71,7 @@ pub struct ImageHeader {
     pub height: u32,
     /// Maximum number of bytes per pixel that decoding allocates at the same time, for the result
     /// and for the buffers of the decoder and of later steps.
-    decoding_bytes: u32,
+    decoding_bytes_per_pixel: u32,
 }
 
 impl ImageHeader {
@@ -79,12 +79,12 @@ impl ImageHeader {
         self.pixels() * BYTES_PER_PIXEL
     }
 
-    /// Returns the maximum number of bytes that [`decode`] allocates at the same time, the result
-    /// included. This is three bytes per pixel for a plain JPEG, and eleven for a 16-bit PNG with
-    /// alpha. The value is derived from the decoders' buffers, and a test measures it. Buffers that
-    /// do not grow with the image (64 MiB at most) are not included.
+    /// Returns the maximum number of bytes that [`decode`] allocates at the same time, including
+    /// the result. This is three bytes per pixel for a plain JPEG, and eleven for a 16-bit PNG with
+    /// alpha. The values are derived from the decoders' code, and a test measures them. Buffers
+    /// that do not depend on the size of the image (at most 64 MiB) are not included.
     pub fn decoding_bytes(&self) -> u64 {
-        self.pixels() * u64::from(self.decoding_bytes)
+        self.pixels() * u64::from(self.decoding_bytes_per_pixel)
     }
 
     fn pixels(&self) -> u64 {
@@ -99,7 +99,7 @@ pub enum DecodeError {
     /// The first bytes match no known format.
     #[error("the content is not an image of a supported format ({})", Format::ALL.map(Format::name).join(", "))]
     NotAnImage,
-    /// A known format, or a coding of one, that this program cannot decode.
+    /// The format is known, but there is no decoder for it or for the coding of the file.
     #[error("this {format} image cannot be decoded: {reason}")]
     Unsupported {
         /// The format; for a coding that is not supported, the name of the coding.
@@ -107,7 +107,7 @@ pub enum DecodeError {
         /// What is missing.
         reason: String,
     },
-    /// A format that ffmpeg decodes, and there is no ffmpeg that can be used.
+    /// The format requires ffmpeg, and no suitable ffmpeg is available.
     #[error(
         "{format} images are decoded by ffmpeg, which this service cannot use; run ./scripts/video, \
          or set FFMPEG to the path of ffmpeg 6.0 or newer, and restart the service"
@@ -119,7 +119,7 @@ pub enum DecodeError {
         "the image has {width}x{height} pixels; at most {max_pixels} pixels, and {max_side} pixels per side, are allowed"
     )]
     TooLarge { width: u32, height: u32, max_pixels: u64, max_side: u32 },
-    /// The file starts like an image, but cannot be decoded.
+    /// The first bytes are those of an image, but the file cannot be decoded.
     #[error("the {format} image is truncated or corrupt: {reason}")]
     Corrupt {
         format: &'static str,
@@ -129,7 +129,7 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
-    /// Returns the reason that the ledgers and the API show.
+    /// Returns the reason for the ledgers and the API.
     pub fn reason(&self) -> Reason {
         match self {
             Self::NotAnImage => Reason::NotAnImage,
@@ -147,62 +147,61 @@ impl DecodeError {
 /// has less detail in all rows.
 ///
 /// # Errors
-/// Fails with [`DecodeError::NeedsFfmpeg`] if [`Format::needs_ffmpeg`]; see [`coded`]. Fails with
-/// [`DecodeError::Unsupported`] if there is no decoder for the format or for its coding, such as
+/// Fails with [`DecodeError::NeedsFfmpeg`] if [`Format::needs_ffmpeg`]; see [`read_coded_image`].
+/// Fails with [`DecodeError::Unsupported`] if there is no decoder for the coding, such as
 /// arithmetic-coded JPEG. Fails with [`DecodeError::Corrupt`] if the file is damaged in any other
 /// way. Never panics: a panic inside a decoder is caught and reported as `Corrupt`.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Decoded, DecodeError> {
-    let format = known_format(bytes, limits)?;
+    let format = detect_format(bytes, limits)?;
     if format.needs_ffmpeg() {
         return Err(DecodeError::NeedsFfmpeg { format: format.name() });
     }
-    let (frame, orientation) = protect(format, || match format {
+    let (frame, orientation) = catch_panic(format, || match format {
         Format::Jpeg => jpeg::decode(bytes, limits),
         _ => raster::decode(format, bytes, limits),
     })?;
     Ok(Decoded { frame: make_upright(frame, orientation), format })
 }
 
-/// Reads only the header of a file, to determine how much memory decoding needs.
+/// Reads only the header of a file, which determines how much memory decoding needs.
 ///
 /// # Errors
-/// Fails with those errors of [`decode`] that the header reveals. A file with a valid header may
-/// still be corrupt. Never panics.
+/// Fails with the errors of [`decode`] that can be detected in the header. Never panics.
 pub fn probe(bytes: &[u8], limits: &Limits) -> Result<ImageHeader, DecodeError> {
-    let format = known_format(bytes, limits)?;
+    let format = detect_format(bytes, limits)?;
     if format.needs_ffmpeg() {
-        return Ok(coded(bytes, limits)?.header);
+        return Ok(read_coded_image(bytes, limits)?.header);
     }
-    protect(format, || match format {
+    catch_panic(format, || match format {
         Format::Jpeg => jpeg::probe(bytes, limits),
         _ => raster::probe(format, bytes, limits),
     })
 }
 
-/// Reads what a file of a format with [`Format::needs_ffmpeg`] contains, without decoding it. The
-/// limits hold for the stated sizes.
+/// Reads the structure of a file of a format with [`Format::needs_ffmpeg`], without decoding it.
+/// Checks the limits with the sizes in the headers.
 ///
 /// # Errors
 /// Fails with the errors of [`decode`]. Never panics.
-pub fn coded<'a>(bytes: &'a [u8], limits: &Limits) -> Result<CodedImage<'a>, DecodeError> {
-    let format = known_format(bytes, limits)?;
-    protect(format, || match format {
+pub fn read_coded_image<'a>(bytes: &'a [u8], limits: &Limits) -> Result<CodedImage<'a>, DecodeError> {
+    let format = detect_format(bytes, limits)?;
+    catch_panic(format, || match format {
         Format::Avif | Format::Heic => heif::read(format, bytes, limits),
         _ => headers::read(format, bytes, limits),
     })
 }
 
-/// Returns the format if it is known and the file is not too long.
-fn known_format(bytes: &[u8], limits: &Limits) -> Result<Format, DecodeError> {
+/// Returns the format. Fails if it is unknown or the file is too long.
+fn detect_format(bytes: &[u8], limits: &Limits) -> Result<Format, DecodeError> {
     if bytes.len() > limits.max_bytes {
         return Err(DecodeError::TooManyBytes { bytes: bytes.len(), limit: limits.max_bytes });
     }
     Format::sniff(bytes).ok_or(DecodeError::NotAnImage)
 }
 
-/// Runs a decoder; a panic inside it becomes [`DecodeError::Corrupt`].
-fn protect<T>(format: Format, decoder: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
-    catch_unwind(AssertUnwindSafe(decoder))
+/// Runs a decoder, and reports a panic inside it as [`DecodeError::Corrupt`].
+fn catch_panic<T>(format: Format, read: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
+    catch_unwind(AssertUnwindSafe(read))
         .unwrap_or_else(|_| Err(corrupt(format, "the decoder failed unexpectedly")))
 }
 
@@ -227,15 +226,15 @@ fn corrupt(format: Format, reason: impl std::fmt::Display) -> DecodeError {
     DecodeError::Corrupt { format: format.name(), reason: reason.to_string().trim_end().to_owned() }
 }
 
-/// Returns the bytes per pixel while a decoded image is turned: the source and the result.
-fn rotation_bytes(orientation: Orientation) -> u32 {
+/// Returns the bytes per pixel for the source and the result of a rotation.
+fn rotation_bytes_per_pixel(orientation: Orientation) -> u32 {
     if orientation == Orientation::NoTransforms { 0 } else { 6 }
 }
 
-/// Applies the EXIF orientation. Each step frees the previous image, so at most two exist at once.
+/// Applies the EXIF orientation. At most two frames exist at the same time.
 fn make_upright(mut frame: Frame, orientation: Orientation) -> Frame {
     use crate::crop::{mirror, rotate};
-    let (degrees, mirrored) = match orientation {
+    let (degrees, is_mirrored) = match orientation {
         Orientation::NoTransforms => (0, false),
         Orientation::Rotate90 => (90, false),
         Orientation::Rotate180 => (180, false),
@@ -248,7 +247,7 @@ fn make_upright(mut frame: Frame, orientation: Orientation) -> Frame {
     if degrees != 0 {
         frame = rotate(&frame, degrees);
     }
-    if mirrored {
+    if is_mirrored {
         frame = mirror(&frame);
     }
     frame

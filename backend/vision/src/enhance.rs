@@ -1,54 +1,53 @@
 //! Enhances low-resolution images for detection and for viewing.
 //!
-//! There are three steps. Each is a formula that a device can compute too (`inference::graphs`
-//! does):
+//! There are three steps. `inference::graphs` computes the same formulas on a device:
 //!
 //! 1. **Contrast.** Percentile stretch on luma (Gonzalez & Woods, *Digital Image Processing*, 3.2).
-//!    `low` and `high` are the grey levels below and above which 1 % of the pixels lie. Every
-//!    channel becomes `(v - (low + high) / 2) * gain + 127.5`, with `gain = 255 / (high - low)`, at
-//!    most [`MAX_GAIN`] so that noise is not amplified too much. This step is first because the
-//!    original has fewer pixels. It commutes with the next step except for clipping, and it does
-//!    not amplify the rounding of later steps.
-//! 2. **Upscale.** An image whose short side is under [`LOW_SIDE`] is enlarged by Lanczos with
-//!    three lobes (Duchon 1979) until that side has [`TARGET_SIDE`] pixels. The scale is at most
-//!    [`MAX_SCALE`], and the result stays within the decoder's limits. Columns are filtered first,
-//!    then rows.
+//!    1 % of the pixels are below the grey level `low`, and 1 % are above `high`. Every channel
+//!    becomes `(v - (low + high) / 2) * gain + 127.5`, with `gain = 255 / (high - low)`. The gain
+//!    is at most [`MAX_GAIN`], which limits the noise. This step is first because the original has
+//!    fewer pixels, and because it would amplify the rounding of earlier steps. Apart from
+//!    clipping, the order of this step and the next does not change the result.
+//! 2. **Upscale.** An image whose short side is under [`LOW_RESOLUTION_SIDE`] is enlarged by
+//!    Lanczos with three lobes (Duchon 1979) until that side has [`TARGET_SIDE`] pixels. The scale
+//!    is at most [`MAX_SCALE`], and the result is within the decoder's limits. Columns are filtered
+//!    first, then rows.
 //! 3. **Unsharp mask** (Gonzalez & Woods, 3.6.3), only after an upscale, because upscaling softens
-//!    the image: `v + AMOUNT * (v - blurred)`. `blurred` is a Gaussian of [`SIGMA`] pixels cut off
-//!    at [`RADIUS`], with replicated borders.
+//!    the image: `v + UNSHARP_AMOUNT * (v - blurred)`. `blurred` is the image after a Gaussian blur
+//!    of [`BLUR_SIGMA`] pixels with the radius [`BLUR_RADIUS`] and replicated borders.
 //!
 //! Levels are rounded half up and clipped to bytes after each step, and between columns and rows.
 
 use crate::decode::BYTES_PER_PIXEL;
-use crate::frame::grey;
+use crate::frame::to_grey;
 use crate::resize::{self, enlarging_taps};
 use crate::{AxisTaps, Frame, Limits, Taps};
 
 /// Images whose short side is below this, in pixels, have low resolution.
-pub const LOW_SIDE: u32 = 400;
-/// The short side after the upscale, in pixels. It equals the side of the usual detection canvas,
-/// so nothing is enlarged twice.
+pub const LOW_RESOLUTION_SIDE: u32 = 400;
+/// The short side after the upscale, in pixels. It equals the side of the default detection canvas,
+/// so the detector does not enlarge the image again.
 pub const TARGET_SIDE: u32 = 640;
 pub const MAX_SCALE: f64 = 4.0;
 pub const MAX_GAIN: f32 = 4.0;
 /// Standard deviation of the unsharp mask's blur, in pixels of the result.
-pub const SIGMA: f32 = 1.5;
+pub const BLUR_SIGMA: f32 = 1.5;
 /// Radius of the blur in pixels: three standard deviations, rounded down.
-pub const RADIUS: usize = 4;
+pub const BLUR_RADIUS: usize = 4;
 /// Share of the detail that the unsharp mask adds.
-pub const AMOUNT: f32 = 0.6;
+pub const UNSHARP_AMOUNT: f32 = 0.6;
 
 /// Share of the pixels that may clip at each end of the contrast stretch.
-const CLIPPED: f64 = 0.01;
+const CLIPPED_SHARE: f64 = 0.01;
 
 #[derive(Clone, Debug)]
 pub struct Enhanced {
     pub frame: Frame,
-    /// Pixels of the result per pixel of the original: 1 for an image that was large enough.
+    /// Pixels of the result per pixel of the original: 1 for an image that was not enlarged.
     pub scale: f32,
 }
 
-/// The parameters of one image's enhancement; small enough to send to a device.
+/// The parameters of the enhancement of one image.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan {
     /// Width and height of the result in pixels.
@@ -65,7 +64,7 @@ impl Plan {
     /// Computes the plan for `frame`. `limits` bound the result in the same way as a decoded image.
     pub fn of(frame: &Frame, limits: &Limits) -> Self {
         let (size, scale) = enlarged_size((frame.width(), frame.height()), limits);
-        let (gain, offset) = stretch(frame);
+        let (gain, offset) = contrast_stretch(frame);
         Self { size, scale: scale as f32, gain, offset }
     }
 
@@ -85,22 +84,22 @@ impl Plan {
         let weights = blur_weights();
         let along = |length: u32| {
             Taps::new((length, length as usize), weights.len(), |k, i| {
-                ((i + k) as i64 - RADIUS as i64, f64::from(weights[k]))
+                ((i + k) as i64 - BLUR_RADIUS as i64, f64::from(weights[k]))
             })
         };
         AxisTaps { columns: along(self.size.0), rows: along(self.size.1) }
     }
 
-    /// Returns a level after the contrast stretch.
-    pub fn stretched(&self, level: u8) -> u8 {
-        round(f32::from(level) * self.gain + self.offset)
+    /// Applies the contrast stretch to a level.
+    pub fn stretch_level(&self, level: u8) -> u8 {
+        round_to_byte(f32::from(level) * self.gain + self.offset)
     }
 }
 
 /// Enhances `frame` within `limits`, on the calling thread.
 pub fn enhance(frame: &Frame, limits: &Limits) -> Enhanced {
     let plan = Plan::of(frame, limits);
-    let levels: [u8; 256] = std::array::from_fn(|level| plan.stretched(level as u8));
+    let levels: [u8; 256] = std::array::from_fn(|level| plan.stretch_level(level as u8));
     let mut stretched = frame.clone();
     for value in stretched.data_mut() {
         *value = levels[usize::from(*value)];
@@ -108,23 +107,24 @@ pub fn enhance(frame: &Frame, limits: &Limits) -> Enhanced {
     if !plan.enlarges() {
         return Enhanced { frame: stretched, scale: 1.0 };
     }
-    let mut enlarged = resize::lanczos(&stretched, plan.size);
-    unsharp(&mut enlarged);
+    let mut enlarged = resize::resize_lanczos(&stretched, plan.size);
+    sharpen(&mut enlarged);
     Enhanced { frame: enlarged, scale: plan.scale }
 }
 
-/// Returns the maximum number of bytes that [`enhance`] allocates besides an `image` (width,
-/// height). These are its stretched copy and, if enlarged, the result and the sharpened copy.
+/// Returns the maximum number of bytes that [`enhance`] allocates for an `image` (width, height):
+/// the stretched copy and, if the image is enlarged, the result and a copy of it.
 pub fn working_bytes(image: (u32, u32), limits: &Limits) -> u64 {
     let bytes = |(width, height): (u32, u32)| u64::from(width) * u64::from(height) * BYTES_PER_PIXEL;
     let (size, scale) = enlarged_size(image, limits);
     bytes(image) + if scale > 1.0 { 2 * bytes(size) } else { 0 }
 }
 
-/// Returns the weights of the blur, `RADIUS` on each side of the middle; their sum is 1.
-pub fn blur_weights() -> [f32; 2 * RADIUS + 1] {
-    let weight = |i: usize| (-(i as f64 - RADIUS as f64).powi(2) / (2.0 * f64::from(SIGMA).powi(2))).exp();
-    let sum: f64 = (0..=2 * RADIUS).map(weight).sum();
+/// Returns the weights of the blur, `BLUR_RADIUS` on each side of the centre; their sum is 1.
+pub fn blur_weights() -> [f32; 2 * BLUR_RADIUS + 1] {
+    let weight =
+        |i: usize| (-(i as f64 - BLUR_RADIUS as f64).powi(2) / (2.0 * f64::from(BLUR_SIGMA).powi(2))).exp();
+    let sum: f64 = (0..=2 * BLUR_RADIUS).map(weight).sum();
     std::array::from_fn(|i| (weight(i) / sum) as f32)
 }
 
@@ -137,30 +137,30 @@ fn enlarged_size(image: (u32, u32), limits: &Limits) -> ((u32, u32), f64) {
 
 fn scale((width, height): (u32, u32), limits: &Limits) -> f64 {
     let (short, long) = (f64::from(width.min(height)), f64::from(width.max(height)));
-    if short >= f64::from(LOW_SIDE) {
+    if short >= f64::from(LOW_RESOLUTION_SIDE) {
         return 1.0;
     }
     let by_side = f64::from(limits.max_side) / long;
-    // Both sides are rounded, and one pixel less leaves room for the rounding.
+    // The subtraction of one pixel compensates for rounding up.
     let by_pixels = (limits.max_pixels as f64 / (short * long)).sqrt() - 1.0 / short;
     (f64::from(TARGET_SIDE) / short).min(MAX_SCALE).min(by_side).min(by_pixels).max(1.0)
 }
 
 /// Returns gain and offset of the contrast stretch. An image with a single level stays unchanged.
-fn stretch(frame: &Frame) -> (f32, f32) {
+fn contrast_stretch(frame: &Frame) -> (f32, f32) {
     let mut histogram = [0usize; 256];
-    let grey = grey(frame);
+    let grey = to_grey(frame);
     for level in &grey {
         histogram[usize::from(*level)] += 1;
     }
-    let spare = (grey.len() as f64 * CLIPPED) as usize;
+    let max_clipped = (grey.len() as f64 * CLIPPED_SHARE) as usize;
     let (mut below, mut above) = (0, 0);
-    let is_beyond = |passed: &mut usize, level: &usize| {
-        *passed += histogram[*level];
-        *passed > spare
+    let is_over_limit = |count: &mut usize, level: &usize| {
+        *count += histogram[*level];
+        *count > max_clipped
     };
-    let low = (0..256).find(|level| is_beyond(&mut below, level)).unwrap_or(0);
-    let high = (0..256).rev().find(|level| is_beyond(&mut above, level)).unwrap_or(255);
+    let low = (0..256).find(|level| is_over_limit(&mut below, level)).unwrap_or(0);
+    let high = (0..256).rev().find(|level| is_over_limit(&mut above, level)).unwrap_or(255);
     if high <= low {
         return (1.0, 0.0);
     }
@@ -169,58 +169,58 @@ fn stretch(frame: &Frame) -> (f32, f32) {
 }
 
 /// Rounds half up and clips to a byte.
-fn round(level: f32) -> u8 {
+fn round_to_byte(level: f32) -> u8 {
     (level.clamp(0.0, 255.0) + 0.5) as u8
 }
 
-/// Sharpens in place. It keeps one copy of the image, and only as many blurred rows as the blur is
-/// high.
-fn unsharp(frame: &mut Frame) {
-    const TAPS: usize = 2 * RADIUS + 1;
+/// Applies the unsharp mask in place. Allocates one copy of the image, and only as many blurred
+/// rows as the blur needs.
+fn sharpen(frame: &mut Frame) {
+    const TAPS: usize = 2 * BLUR_RADIUS + 1;
     let weights = blur_weights();
     let (height, length) = (frame.height() as usize, frame.width() as usize * 3);
-    let mut padded = vec![0.0; length + 6 * RADIUS];
+    let mut padded = vec![0.0; length + 6 * BLUR_RADIUS];
     let mut rows: [Vec<f32>; TAPS] = std::array::from_fn(|_| vec![0.0; length]);
     let mut sums = vec![0.0; length];
     let original = frame.clone();
     let row_of = |y: usize| &original.data()[y * length..(y + 1) * length];
-    let mut blur_row = |y: usize, into: &mut [f32]| {
-        widen(row_of(y), &mut padded);
-        into.fill(0.0);
+    let mut blur_row = |y: usize, blurred: &mut [f32]| {
+        pad_row(row_of(y), &mut padded);
+        blurred.fill(0.0);
         for (tap, weight) in weights.iter().enumerate() {
-            for (sum, value) in into.iter_mut().zip(&padded[tap * 3..]) {
+            for (sum, value) in blurred.iter_mut().zip(&padded[tap * 3..]) {
                 *sum += value * weight;
             }
         }
     };
-    // Row `y` is in slot `y % TAPS`.
-    for y in 0..RADIUS.min(height) {
+    // `rows` is a ring buffer: row `y` is at `y % TAPS`.
+    for y in 0..BLUR_RADIUS.min(height) {
         blur_row(y, &mut rows[y % TAPS]);
     }
     for (y, line) in frame.data_mut().chunks_exact_mut(length).enumerate() {
-        if y + RADIUS < height {
-            blur_row(y + RADIUS, &mut rows[(y + RADIUS) % TAPS]);
+        if y + BLUR_RADIUS < height {
+            blur_row(y + BLUR_RADIUS, &mut rows[(y + BLUR_RADIUS) % TAPS]);
         }
         sums.fill(0.0);
         for (tap, weight) in weights.iter().enumerate() {
-            let from = (y + tap).saturating_sub(RADIUS).min(height - 1);
+            let from = (y + tap).saturating_sub(BLUR_RADIUS).min(height - 1);
             for (sum, value) in sums.iter_mut().zip(&rows[from % TAPS]) {
                 *sum += value * weight;
             }
         }
         for (value, blurred) in line.iter_mut().zip(&sums) {
             let level = f32::from(*value);
-            *value = round(level + AMOUNT * (level - blurred));
+            *value = round_to_byte(level + UNSHARP_AMOUNT * (level - blurred));
         }
     }
 }
 
-/// Copies the row and repeats its first and last pixel `RADIUS` times at the ends.
-fn widen(row: &[u8], into: &mut [f32]) {
+/// Copies the row and repeats its first and last pixel `BLUR_RADIUS` times at the ends.
+fn pad_row(row: &[u8], padded: &mut [f32]) {
     let (first, last) = (&row[..3], &row[row.len() - 3..]);
-    let edge = |pixel: &[u8]| pixel.iter().copied().cycle().take(3 * RADIUS).collect::<Vec<u8>>();
-    let values = edge(first).into_iter().chain(row.iter().copied()).chain(edge(last));
-    for (wide, value) in into.iter_mut().zip(values) {
-        *wide = f32::from(value);
+    let repeated = |pixel: &[u8]| pixel.iter().copied().cycle().take(3 * BLUR_RADIUS).collect::<Vec<u8>>();
+    let levels = repeated(first).into_iter().chain(row.iter().copied()).chain(repeated(last));
+    for (value, level) in padded.iter_mut().zip(levels) {
+        *value = f32::from(level);
     }
 }

@@ -1,4 +1,4 @@
-//! The pixel container that all crates use, what is dropped together with it, and its grey levels.
+//! An image in memory, as all crates use it, with its attached value and its conversion to grey.
 use multiversion::multiversion;
 use std::any::Any;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ pub struct Frame {
 impl Frame {
     /// Wraps `data`. Returns `None` if its length is not `width * height * 3` or a side is zero.
     pub fn new(width: u32, height: u32, data: Vec<u8>) -> Option<Self> {
-        let wanted = (width as usize).checked_mul(height as usize)?.checked_mul(3)?;
+        let length = (width as usize).checked_mul(height as usize)?.checked_mul(3)?;
         let attachment = Attachment::default();
-        (wanted > 0 && data.len() == wanted).then_some(Self { width, height, data, attachment })
+        (length > 0 && data.len() == length).then_some(Self { width, height, data, attachment })
     }
 
     /// Creates a frame of one colour.
     ///
     /// # Panics
-    /// Panics if a side is zero, which is always a mistake of the caller.
+    /// Panics if a side is zero.
     pub fn filled(width: u32, height: u32, rgb: [u8; 3]) -> Self {
-        assert!(width > 0 && height > 0, "a frame has at least one pixel");
+        assert!(width > 0 && height > 0, "a frame must have at least one pixel");
         let pixels = width as usize * height as usize;
-        // `vec![0; n]` requests zeroed memory, so that large frames need no explicit write.
+        // `vec![0; n]` requests zeroed memory, which is faster than writing zeros.
         let data = if rgb == [0; 3] { vec![0; 3 * pixels] } else { rgb.repeat(pixels) };
         Self { width, height, data, attachment: Attachment::default() }
     }
@@ -74,8 +74,8 @@ impl Frame {
     /// # Panics
     /// Panics if the position is outside the frame.
     pub fn pixel(&self, x: u32, y: u32) -> [u8; 3] {
-        let at = (y as usize * self.width as usize + x as usize) * 3;
-        [self.data[at], self.data[at + 1], self.data[at + 2]]
+        let index = (y as usize * self.width as usize + x as usize) * 3;
+        [self.data[index], self.data[index + 1], self.data[index + 2]]
     }
 }
 
@@ -85,11 +85,11 @@ impl std::fmt::Debug for Frame {
     }
 }
 
-/// A value that is dropped with the last frame that it is attached to. It is not part of an image:
-/// all attachments are equal, so that frames with equal pixels are equal.
+/// A value that is dropped with the last frame to which it is attached. All attachments compare
+/// equal, so that frames with equal pixels are equal.
 #[derive(Clone, Default)]
 struct Attachment(
-    #[expect(dead_code, reason = "it is there to be dropped")] Option<Arc<dyn Any + Send + Sync>>,
+    #[expect(dead_code, reason = "only dropping the value has an effect")] Option<Arc<dyn Any + Send + Sync>>,
 );
 
 impl PartialEq for Attachment {
@@ -102,15 +102,15 @@ impl Eq for Attachment {}
 
 /// Converts to BT.601 grey in OpenCV's fixed-point form (`COLOR_RGB2GRAY` on bytes: 15-bit weights,
 /// rounded), one byte per pixel.
-pub(crate) fn grey(frame: &Frame) -> Vec<u8> {
+pub(crate) fn to_grey(frame: &Frame) -> Vec<u8> {
     let mut out = vec![0; frame.data().len() / 3];
-    grey_row(frame.data(), &mut out);
+    write_grey(frame.data(), &mut out);
     out
 }
 
-/// Converts a run of pixels in the same way; `out` may be longer.
+/// Converts RGB pixels as [`to_grey`] does. `out` may be longer than needed.
 #[multiversion(targets("x86_64+avx2"))]
-pub(crate) fn grey_row(rgb: &[u8], out: &mut [u8]) {
+pub(crate) fn write_grey(rgb: &[u8], out: &mut [u8]) {
     for (grey, [r, g, b]) in out.iter_mut().zip(rgb.as_chunks::<3>().0) {
         let weighted = u32::from(*r) * 9798 + u32::from(*g) * 19235 + u32::from(*b) * 3735;
         *grey = ((weighted + (1 << 14)) >> 15) as u8;
@@ -123,15 +123,15 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn attachment_is_released_with_last_pixels() {
-        let thing = Arc::new(());
-        let frame = Frame::filled(2, 2, [7; 3]).with_attachment(thing.clone());
-        assert_eq!(frame, Frame::filled(2, 2, [7; 3]), "the attached value is not part of the image");
+    fn attachment_is_dropped_with_last_frame() {
+        let value = Arc::new(());
+        let frame = Frame::filled(2, 2, [7; 3]).with_attachment(value.clone());
+        assert_eq!(frame, Frame::filled(2, 2, [7; 3]), "the attached value is not compared");
         let copy = frame.clone();
         let derived = Frame::filled(1, 1, [0; 3]).with_attachment_of(&copy);
         drop((frame, copy));
-        assert_eq!(Arc::strong_count(&thing), 2);
+        assert_eq!(Arc::strong_count(&value), 2);
         drop(derived.into_data());
-        assert_eq!(Arc::strong_count(&thing), 1);
+        assert_eq!(Arc::strong_count(&value), 1);
     }
 }

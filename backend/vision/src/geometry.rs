@@ -9,8 +9,8 @@ pub struct Point {
     pub y: f32,
 }
 
-/// An axis-aligned rectangle in pixels. It may extend outside the image, as detectors' boxes do;
-/// [`Rect::clipped`] returns the part inside.
+/// An axis-aligned rectangle in pixels. A detector's box may extend outside the image;
+/// [`Rect::clip_to`] returns the part inside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rect {
     /// Left edge.
@@ -28,7 +28,7 @@ impl Rect {
         self.width.max(0.0) * self.height.max(0.0)
     }
 
-    /// Returns the intersection of the two rectangles; zero-sized if they do not overlap.
+    /// Returns the intersection of the two rectangles; a side is 0 if they do not overlap.
     pub fn intersection(&self, other: &Self) -> Self {
         let (x, y) = (self.x.max(other.x), self.y.max(other.y));
         let width = ((self.x + self.width).min(other.x + other.width) - x).max(0.0);
@@ -37,14 +37,14 @@ impl Rect {
     }
 
     /// Returns the part inside an image of this size (width, height), or `None` if no part is
-    /// inside or a number is not finite. The left edge and the width add up to at most the width of
-    /// the image, also in JSON; the same applies to the top edge and the height.
-    pub fn clipped(&self, (width, height): (u32, u32)) -> Option<Self> {
+    /// inside or a number is not finite. The sum of the left edge and the width is at most the
+    /// width of the image, also in JSON; the same applies to the top edge and the height.
+    pub fn clip_to(&self, (width, height): (u32, u32)) -> Option<Self> {
         if !self.is_finite() {
             return None;
         }
-        let (x, width) = clipped_span(self.x, self.width, width)?;
-        let (y, height) = clipped_span(self.y, self.height, height)?;
+        let (x, width) = clip_span(self.x, self.width, width)?;
+        let (y, height) = clip_span(self.y, self.height, height)?;
         Some(Self { x, y, width, height })
     }
 
@@ -66,26 +66,26 @@ impl Rect {
     }
 }
 
-/// Returns start and length of the part of a span that lies between 0 and `whole`.
-fn clipped_span(start: f32, length: f32, whole: u32) -> Option<(f32, f32)> {
+/// Returns start and length of the part of a span between 0 and `whole`.
+fn clip_span(start: f32, length: f32, whole: u32) -> Option<(f32, f32)> {
     let whole = f64::from(whole);
     let first = start.clamp(0.0, whole as f32);
-    let mut length = (length - (first - start)).min((whole - decimal(first)) as f32);
-    // Rounded numbers can exceed the side of the image by a last digit.
-    while length > 0.0 && end(first, length) > whole {
+    let mut length = (length - (first - start)).min((whole - parse_json_number(first)) as f32);
+    // Rounding can move the end slightly beyond the image.
+    while length > 0.0 && max_end(first, length) > whole {
         length = length.next_down();
     }
     (length > 0.0).then_some((first, length))
 }
 
-/// Returns the largest end that a reader of both numbers computes.
-fn end(start: f32, length: f32) -> f64 {
-    (f64::from(start) + f64::from(length)).max(decimal(start) + decimal(length))
+/// Returns the largest sum that a client can compute from both numbers.
+fn max_end(start: f32, length: f32) -> f64 {
+    (f64::from(start) + f64::from(length)).max(parse_json_number(start) + parse_json_number(length))
 }
 
-/// Returns the number that a reader of JSON sees. JSON contains the shortest decimal that
-/// identifies the 32-bit number, and readers parse it with 64 bits.
-fn decimal(value: f32) -> f64 {
+/// Returns the number that a client parses from JSON. JSON contains the shortest decimal that
+/// identifies the 32-bit number, and clients parse it with 64 bits.
+fn parse_json_number(value: f32) -> f64 {
     value.to_string().parse().unwrap_or_else(|_| f64::from(value))
 }
 

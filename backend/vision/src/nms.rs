@@ -2,22 +2,21 @@
 
 use crate::{Detection, Point, Rect};
 
-/// Maximum number of detections that [`nms`] compares; it uses the best ones. This limits the work
-/// to 12.5 million comparisons of two boxes, some tens of milliseconds. OpenCV's `FaceDetectorYN`
-/// has the same limit by default.
+/// Maximum number of detections that [`nms`] compares; it uses those with the best scores. This
+/// limits the time to 12.5 million comparisons, some tens of milliseconds. OpenCV's
+/// `FaceDetectorYN` has the same limit by default.
 pub const MAX_CANDIDATES: usize = 5000;
 
-/// Minimum share of a smaller box inside a better and larger one from which both can be on the same
-/// face. In twelve group photographs (1,247 boxes), two boxes lie more than 60 % inside a better,
-/// larger box. Both are on its forehead.
-const PART_SHARE: f32 = 0.6;
+/// Minimum share of a smaller box inside a better, larger box on the same face. In twelve group
+/// photographs (1,247 boxes), only two boxes exceed it. Both are on the forehead.
+const MIN_PART_SHARE: f32 = 0.6;
 
-/// Minimum number of landmarks of the smaller box that lie inside the larger one. A neighbour's
-/// box overlaps a face with its edge, and most of the neighbour's landmarks lie outside.
-const PART_LANDMARKS: usize = 4;
+/// Minimum number of landmarks of the smaller box inside the larger box. The box of an adjacent
+/// face can overlap a face, but most of its landmarks are outside.
+const MIN_PART_LANDMARKS: usize = 4;
 
-/// Keeps the best `limit` detections, in no particular order, in linear time. Detections that are
-/// not finite are dropped first, because they cannot be compared.
+/// Keeps the best `limit` detections, in no particular order, in linear time. Drops detections that
+/// are not finite.
 pub fn keep_best(detections: &mut Vec<Detection>, limit: usize) {
     detections.retain(Detection::is_finite);
     if detections.len() <= limit {
@@ -29,45 +28,42 @@ pub fn keep_best(detections: &mut Vec<Detection>, limit: usize) {
     detections.truncate(limit);
 }
 
-/// Keeps the best detection of every group that overlaps by more than `iou` (intersection over
-/// union of plain areas, 0..1), or of which one shows a part of the other's face. Returns them
-/// sorted by score, best first.
+/// Removes detections that repeat a better one, and returns the others by score, best first.
 ///
-/// The method is greedy: a box is dropped if it overlaps a better box that was kept. A smaller box
-/// with a lower score is also dropped if it lies on a part of the face, such as the forehead. Such
-/// a box overlaps that of the face too little for any `iou` that keeps neighbours apart. It is
-/// dropped if most of its area and of its landmarks lie inside.
+/// The method is greedy. A detection is removed if its intersection over union (0..1) with a better
+/// box that was kept is over `iou`. A smaller detection is also removed if most of its area and of
+/// its landmarks are inside the better box: it is then on a part of the face, such as the forehead.
+/// The `iou` of such boxes is often lower than that of adjacent faces.
 ///
-/// Boxes or scores that are not finite are dropped, because they cannot be compared. Only the best
-/// [`MAX_CANDIDATES`] detections are considered, which bounds the time.
+/// Detections that are not finite are removed. Only the best [`MAX_CANDIDATES`] detections are
+/// considered, which bounds the time.
 pub fn nms(mut detections: Vec<Detection>, iou: f32) -> Vec<Detection> {
     keep_best(&mut detections, MAX_CANDIDATES);
-    // A stable sort keeps the model's order for equal scores, so results do not depend on it.
+    // The sort is stable: detections with equal scores keep the order of the model.
     detections.sort_by(|a, b| b.det_score.total_cmp(&a.det_score));
     let mut kept: Vec<Detection> = Vec::with_capacity(detections.len().min(64));
     for candidate in detections {
-        if !kept.iter().any(|better| repeats(&candidate, better, iou)) {
+        if !kept.iter().any(|better| is_repeat(&candidate, better, iou)) {
             kept.push(candidate);
         }
     }
     kept
 }
 
-/// Returns whether `candidate` overlaps the better box, or is a box on a part of its face.
-fn repeats(candidate: &Detection, better: &Detection, iou: f32) -> bool {
+/// Returns whether `candidate` overlaps the better box, or is on a part of its face.
+fn is_repeat(candidate: &Detection, better: &Detection, iou: f32) -> bool {
     let shared = candidate.bbox.intersection(&better.bbox).area();
-    // Most pairs do not overlap, so the landmarks are not compared.
     if shared <= 0.0 {
         return false;
     }
     let (area, better_area) = (candidate.bbox.area(), better.bbox.area());
     shared / (area + better_area - shared) > iou
-        || (area < better_area && shared > PART_SHARE * area && has_landmarks_in(candidate, &better.bbox))
+        || (area < better_area && shared > MIN_PART_SHARE * area && has_landmarks_in(candidate, &better.bbox))
 }
 
-/// Returns whether most of the landmarks of the face lie inside the box.
+/// Returns whether most landmarks of the face are inside the box.
 fn has_landmarks_in(face: &Detection, bbox: &Rect) -> bool {
-    face.landmarks.iter().filter(|point| contains(bbox, **point)).count() >= PART_LANDMARKS
+    face.landmarks.iter().filter(|point| contains(bbox, **point)).count() >= MIN_PART_LANDMARKS
 }
 
 fn contains(rect: &Rect, point: Point) -> bool {
@@ -91,7 +87,7 @@ mod tests {
 
     #[test]
     fn nms_sorts_by_score_and_drops_overlaps() {
-        // Neighbours 2 apart overlap by 8 / 12, those 4 apart by 6 / 14.
+        // The IoU of boxes at a distance of 2 is 8 / 12, and at a distance of 4 it is 6 / 14.
         let row = vec![face(4.0, 0.7), face(0.0, 0.9), face(2.0, 0.8), face(50.0, 0.95)];
         assert_eq!(scores(row.clone(), 0.4), [0.95, 0.9]);
         assert_eq!(scores(row.clone(), 0.5), [0.95, 0.9, 0.7]);
@@ -99,7 +95,7 @@ mod tests {
     }
 
     /// Returns a face with landmarks at the usual places of its box.
-    fn at([x, y, width, height]: [f32; 4], det_score: f32) -> Detection {
+    fn face_in([x, y, width, height]: [f32; 4], det_score: f32) -> Detection {
         let places = [[0.3, 0.4], [0.7, 0.4], [0.5, 0.6], [0.35, 0.8], [0.65, 0.8]];
         let landmarks = places.map(|[across, down]| Point { x: x + across * width, y: y + down * height });
         Detection { bbox: Rect { x, y, width, height }, det_score, landmarks }
@@ -107,36 +103,37 @@ mod tests {
 
     #[test]
     fn nms_drops_box_on_part_of_face() {
-        // The smaller box lies on the forehead and the hair; 67 % of it are inside.
-        let (face, forehead) = (at([0.0, 0.0, 70.0, 87.0], 0.92), at([-2.0, -16.0, 37.0, 55.0], 0.8));
+        // The smaller box is on the forehead and the hair; 67 % of it is inside the larger box.
+        let face = face_in([0.0, 0.0, 70.0, 87.0], 0.92);
+        let forehead = face_in([-2.0, -16.0, 37.0, 55.0], 0.8);
         assert!(face.bbox.iou(&forehead.bbox) < 0.3);
         assert_eq!(scores(vec![forehead, face], 0.3), [0.92]);
-        // The better of both decides. A box that spans two faces does not drop either of them.
-        let span = Detection { det_score: 0.7, ..face };
-        assert_eq!(scores(vec![span, forehead], 0.3), [0.8, 0.7]);
+        // A smaller box with a better score is kept, and so is the larger box.
+        let worse_face = Detection { det_score: 0.7, ..face };
+        assert_eq!(scores(vec![worse_face, forehead], 0.3), [0.8, 0.7]);
     }
 
     #[test]
     fn nms_keeps_neighbours_of_large_face() {
-        let face = at([0.0, 0.0, 70.0, 87.0], 0.92);
+        let face = face_in([0.0, 0.0, 70.0, 87.0], 0.92);
         for neighbour in [
-            // Behind the shoulder, beside the cheek, and in front of the chin.
-            at([50.0, -20.0, 37.0, 45.0], 0.6),
-            at([50.0, 30.0, 37.0, 45.0], 0.6),
-            at([20.0, 65.0, 37.0, 45.0], 0.6),
+            // Above the shoulder, next to the cheek, and below the chin.
+            face_in([50.0, -20.0, 37.0, 45.0], 0.6),
+            face_in([50.0, 30.0, 37.0, 45.0], 0.6),
+            face_in([20.0, 65.0, 37.0, 45.0], 0.6),
         ] {
             assert_eq!(scores(vec![face, neighbour], 0.3), [0.92, 0.6], "{neighbour:?}");
         }
-        // Two thirds of this box are inside, but its landmarks are not: the face looks out.
-        let mut looks_out = at([45.0, 20.0, 37.0, 45.0], 0.6);
-        looks_out.landmarks.iter_mut().for_each(|point| point.x = point.x.max(72.0));
-        assert!(face.bbox.intersection(&looks_out.bbox).area() > PART_SHARE * looks_out.bbox.area());
-        assert_eq!(scores(vec![face, looks_out], 0.3), [0.92, 0.6]);
+        // Two thirds of this box are inside the larger box, but its landmarks are outside.
+        let mut turned_away = face_in([45.0, 20.0, 37.0, 45.0], 0.6);
+        turned_away.landmarks.iter_mut().for_each(|point| point.x = point.x.max(72.0));
+        assert!(face.bbox.intersection(&turned_away.bbox).area() > MIN_PART_SHARE * turned_away.bbox.area());
+        assert_eq!(scores(vec![face, turned_away], 0.3), [0.92, 0.6]);
     }
 
     #[test]
     fn dropped_box_does_not_suppress_others() {
-        // The third overlaps only the second, which the first has removed.
+        // The third box overlaps only the second, which is dropped because of the first.
         let chain = vec![face(0.0, 0.9), face(4.0, 0.8), face(8.0, 0.7)];
         assert_eq!(scores(chain, 0.4), [0.9, 0.7]);
     }
@@ -148,18 +145,18 @@ mod tests {
         let best = nms(row(20_000), 0.4);
         assert_eq!(best.len(), MAX_CANDIDATES);
         assert_eq!((best[0].det_score, best[4_999].det_score), (0.02, 0.015001));
-        let mut some: Vec<Detection> = row(3);
-        keep_best(&mut some, 0);
-        assert!(some.is_empty());
+        let mut three: Vec<Detection> = row(3);
+        keep_best(&mut three, 0);
+        assert!(three.is_empty());
     }
 
     #[test]
     fn nms_drops_detections_with_non_finite_values() {
-        let mut odd =
+        let mut detections =
             vec![face(f32::NAN, 0.9), face(0.0, f32::NAN), face(30.0, f32::INFINITY), face(60.0, 0.5)];
-        odd[3].landmarks[2].x = f32::NAN;
-        odd.push(face(90.0, 0.4));
-        assert_eq!(scores(odd, 0.4), [0.4]);
+        detections[3].landmarks[2].x = f32::NAN;
+        detections.push(face(90.0, 0.4));
+        assert_eq!(scores(detections, 0.4), [0.4]);
         assert!(nms(Vec::new(), 0.4).is_empty());
     }
 }

@@ -1,25 +1,25 @@
 //! Perceptual hashes: fingerprints that change little when an image is saved again, scaled or
-//! lightly edited.
+//! slightly edited.
 //!
-//! All three hashes are computed from one grey reduction of the whole image, stretched to a square,
-//! so they do not depend on the image's size. Bits are in reading order, the highest first.
+//! All three hashes are computed from a small grey version of the image with a fixed size, so they
+//! do not depend on the image's size. Bits are in reading order, the highest first.
 //!
-//! docs/reference/ACCURACY.md lists how much edits of 47 photographs change the hashes, and the
-//! distances between different images. The thresholds keep a margin to both, and a larger margin to
-//! different images. Near hashes alone do not prove that two images show the same people: badges on
-//! one template differ only in a small part of the image.
+//! docs/reference/ACCURACY.md contains the distances between 47 photographs and edited copies, and
+//! between different images. The thresholds are between both, and closer to those of copies. Images
+//! with near hashes can still show different people: badges with one design differ only in a small
+//! part of the image.
 use crate::Frame;
-use crate::frame::grey_row;
-use crate::resize::{MAX_FACTOR, cell_means};
+use crate::frame::write_grey;
+use crate::resize::{MAX_REDUCTION, cell_means};
 use multiversion::multiversion;
 use std::sync::LazyLock;
 
 /// Three 64-bit hashes of a whole image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PerceptualHashes {
-    /// DCT hash: compares the 8x8 lowest frequencies of a 32x32 reduction with their median (Zauner
-    /// 2010, "Implementation and benchmarking of perceptual image hash functions"). The constant
-    /// term has no bit and is not part of the median.
+    /// DCT hash: whether each of the 8x8 lowest frequencies of a 32x32 reduction is above their
+    /// median (Zauner 2010, "Implementation and benchmarking of perceptual image hash functions").
+    /// The bit of the constant term is 0, and the median excludes this term.
     pub p: u64,
     /// Gradient hash: for 8 pixels in each of 8 rows of a 9x8 reduction, whether the right
     /// neighbour is clearly brighter (Krawetz 2013, "dHash").
@@ -29,13 +29,13 @@ pub struct PerceptualHashes {
     pub a: u64,
 }
 
-/// Minimum difference in grey levels that sets a bit. Blocks of flat backgrounds differ by less;
-/// without a margin their bits would be noise.
-const MARGIN: f32 = 0.5;
+/// Difference in grey levels above which a bit is set. In uniform areas, the differences are noise
+/// and smaller than this.
+const MIN_DIFFERENCE: f32 = 0.5;
 
 impl PerceptualHashes {
     pub fn of(frame: &Frame) -> Self {
-        let reduced = reduction(frame);
+        let reduced = reduce(frame);
         Self { p: dct_hash(&reduced), d: gradient_hash(&reduced), a: mean_hash(&reduced) }
     }
 
@@ -48,21 +48,21 @@ impl PerceptualHashes {
     /// Returns whether the hashes of two images are near. `a` must differ by at most 12 bits. In
     /// addition, one of two conditions must hold:
     ///
-    /// - `p` at most 10 and `d` at most 12: the image was saved again, scaled or trimmed.
-    /// - `p` at most 24 and `d` at most 4: the same image with a mark in a corner. A mark changes
-    ///   all of `p`, but few bits of `d`.
+    /// - `p` at most 10 and `d` at most 12: the image was saved again, scaled or cropped slightly.
+    /// - `p` at most 24 and `d` at most 4: a watermark was added in a corner. A watermark changes
+    ///   many bits of `p`, but few bits of `d`.
     ///
-    /// docs/reference/ACCURACY.md contains the measurements. The store's look-up (`near`) finds
-    /// every stored image that this function accepts. If these distances are increased, the
-    /// look-up's distances must be increased too.
+    /// docs/reference/ACCURACY.md contains the measurements. The search in the store (`near`) finds
+    /// every stored image that this function accepts. If these distances are increased, those of
+    /// the search must be increased too.
     pub fn is_near(&self, other: &Self) -> bool {
         let (p, d, a) = self.distance(other);
         a <= 12 && ((p <= 10 && d <= 12) || (p <= 24 && d <= 4))
     }
 }
 
-/// Returns `columns` x `rows` block means of the reduction.
-fn means<const COLUMNS: usize, const ROWS: usize>(reduced: &[f32]) -> [[f32; COLUMNS]; ROWS] {
+/// Returns the means of `COLUMNS` x `ROWS` blocks of the reduction.
+fn block_means<const COLUMNS: usize, const ROWS: usize>(reduced: &[f32]) -> [[f32; COLUMNS]; ROWS] {
     let (width, height) = (REDUCED.0 / COLUMNS, REDUCED.1 / ROWS);
     let mut sums = [[0.0; COLUMNS]; ROWS];
     for (y, line) in reduced.chunks_exact(REDUCED.0).enumerate() {
@@ -73,19 +73,19 @@ fn means<const COLUMNS: usize, const ROWS: usize>(reduced: &[f32]) -> [[f32; COL
     sums.map(|row| row.map(|sum| sum / (width * height) as f32))
 }
 
-fn pack(bits: impl Iterator<Item = bool>) -> u64 {
+fn pack_bits(bits: impl Iterator<Item = bool>) -> u64 {
     bits.fold(0, |hash, bit| hash << 1 | u64::from(bit))
 }
 
 fn gradient_hash(reduced: &[f32]) -> u64 {
-    let rows = means::<9, 8>(reduced);
-    pack(rows.iter().flat_map(|row| row.windows(2).map(|pair| pair[1] - pair[0] > MARGIN)))
+    let rows = block_means::<9, 8>(reduced);
+    pack_bits(rows.iter().flat_map(|row| row.windows(2).map(|pair| pair[1] - pair[0] > MIN_DIFFERENCE)))
 }
 
 fn mean_hash(reduced: &[f32]) -> u64 {
-    let rows = means::<8, 8>(reduced);
+    let rows = block_means::<8, 8>(reduced);
     let mean = rows.as_flattened().iter().sum::<f32>() / 64.0;
-    pack(rows.as_flattened().iter().map(|v| *v > mean + MARGIN))
+    pack_bits(rows.as_flattened().iter().map(|v| *v > mean + MIN_DIFFERENCE))
 }
 
 /// The first eight rows of the 32-point DCT-II.
@@ -97,7 +97,7 @@ static BASIS: LazyLock<[[f32; 32]; 8]> = LazyLock::new(|| {
 
 fn dct_hash(reduced: &[f32]) -> u64 {
     let dot = |a: &[f32; 32], b: &[f32; 32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
-    let pixels = means::<32, 32>(reduced);
+    let pixels = block_means::<32, 32>(reduced);
     let rows = pixels.map(|row| BASIS.each_ref().map(|basis| dot(basis, &row)));
     let mut low = [[0.0; 8]; 8];
     for (v, line) in low.iter_mut().enumerate() {
@@ -109,36 +109,36 @@ fn dct_hash(reduced: &[f32]) -> u64 {
     sorted.copy_from_slice(&low.as_flattened()[1..]);
     sorted.sort_unstable_by(f32::total_cmp);
     let median = sorted[31];
-    // The constant term is the image's brightness; its bit would be the same for all images. The
-    // margin of 1 is the largest rounding error in a flat image; the terms of a photograph are in
-    // the thousands.
+    // The constant term is the brightness, so its bit would be the same for all images. The margin
+    // of 1 is the largest rounding error in a uniform image; terms of photographs are in the
+    // thousands.
     low[0][0] = median;
-    pack(low.as_flattened().iter().map(|v| *v > median + 1.0))
+    pack_bits(low.as_flattened().iter().map(|v| *v > median + 1.0))
 }
 
-/// Size of the common reduction: a multiple of 32x32, 9x8 and 8x8, so that each of them is a mean
-/// over whole blocks.
+/// Columns and rows of the reduction: a multiple of 32x32, 9x8 and 8x8, so that blocks have equal
+/// sizes.
 const REDUCED: (usize, usize) = (288, 256);
 
-/// Divides an image of any size into a grid of [`REDUCED`] (columns, rows) equal areas, and returns
-/// the mean grey level of each.
-fn reduction(frame: &Frame) -> Vec<f32> {
-    // Means over whole pixels reduce the image first, down to at least the size of the reduction,
-    // because they are many times faster than means over areas with parts of pixels.
+/// Divides an image of any size into a grid of [`REDUCED`] equal areas, and returns the mean grey
+/// level of each.
+fn reduce(frame: &Frame) -> Vec<f32> {
+    // Means over whole pixels first reduce the image to at least the size of the reduction, because
+    // they are much faster than means over areas with parts of pixels.
     let (columns, rows) = (REDUCED.0 as u32, REDUCED.1 as u32);
-    let factor = |length: u32, target: u32| (length / target).clamp(1, MAX_FACTOR);
+    let factor = |length: u32, target: u32| (length / target).clamp(1, MAX_REDUCTION);
     let (across, down) = (factor(frame.width(), columns), factor(frame.height(), rows));
     if across > 1 || down > 1 {
-        reduce(&cell_means(frame, (frame.width() / across, frame.height() / down)))
+        grey_means(&cell_means(frame, (frame.width() / across, frame.height() / down)))
     } else {
-        reduce(frame)
+        grey_means(frame)
     }
 }
 
-/// Computes mean grey levels of [`REDUCED`] equal areas. An area may include parts of pixels, which
-/// are weighted by the included part. A smaller image is enlarged in the same way.
+/// Returns the mean grey levels of [`REDUCED`] equal areas. A pixel that is partly in an area is
+/// weighted by that part. A smaller image is enlarged in the same way.
 #[multiversion(targets("x86_64+avx2"))]
-fn reduce(frame: &Frame) -> Vec<f32> {
+fn grey_means(frame: &Frame) -> Vec<f32> {
     let (columns, rows) = REDUCED;
     let (width, height) = (frame.width() as usize, frame.height() as usize);
     // Right edge of each area: number of whole pixels to its left, and share of the next pixel.
@@ -149,33 +149,33 @@ fn reduce(frame: &Frame) -> Vec<f32> {
     let mut grey = vec![0u8; width];
     // The sums of the pixels to the left of each pixel. The last sum is repeated, because the last
     // edge has no pixel to its right.
-    let mut running = vec![0u32; width + 2];
+    let mut prefix_sums = vec![0u32; width + 2];
     let mut line = vec![0f32; columns];
     let mut reduced = vec![0f32; columns * rows];
     let vertical = rows as f32 / height as f32;
     let horizontal = columns as f64 / width as f64;
     for (y, row) in frame.data().chunks_exact(width * 3).enumerate() {
-        grey_row(row, &mut grey);
+        write_grey(row, &mut grey);
         let mut sum = 0u32;
-        for (at, value) in running[1..].iter_mut().zip(&grey) {
+        for (prefix_sum, value) in prefix_sums[1..].iter_mut().zip(&grey) {
             sum += u32::from(*value);
-            *at = sum;
+            *prefix_sum = sum;
         }
-        running[width + 1] = sum;
+        prefix_sums[width + 1] = sum;
         // An area is the difference of the sums up to its edges.
         let mut before = 0.0;
         for (value, (pixel, share)) in line.iter_mut().zip(&edges) {
-            let (whole, next) = (running[*pixel], running[pixel + 1]);
+            let (whole, next) = (prefix_sums[*pixel], prefix_sums[pixel + 1]);
             let after = f64::from(whole) + share * f64::from(next - whole);
             *value = ((after - before) * horizontal) as f32;
             before = after;
         }
-        // This row covers [top, bottom) of the reduction's rows.
+        // The row covers the rows [top, bottom) of the reduction.
         let (top, bottom) = (y as f32 * vertical, (y + 1) as f32 * vertical);
         for target in top as usize..(bottom.ceil() as usize).min(rows) {
             let share = bottom.min((target + 1) as f32) - top.max(target as f32);
-            let into = &mut reduced[target * columns..(target + 1) * columns];
-            for (sum, value) in into.iter_mut().zip(&line) {
+            let target_row = &mut reduced[target * columns..(target + 1) * columns];
+            for (sum, value) in target_row.iter_mut().zip(&line) {
                 *sum += value * share;
             }
         }
@@ -201,8 +201,7 @@ mod tests {
         assert_eq!((rising.d, falling.d), (u64::MAX, 0));
         assert_eq!((rising.a, falling.a), (0x0F0F_0F0F_0F0F_0F0F, 0xF0F0_F0F0_F0F0_F0F0));
         assert!(!rising.is_near(&falling));
-        // The constant term has no bit of its own.
-        assert_eq!(rising.p >> 63, 0);
+        assert_eq!(rising.p >> 63, 0, "the bit of the constant term is 0");
     }
 
     #[test]
@@ -223,16 +222,14 @@ mod tests {
         for side in [800, 299, 150, 100] {
             let small = crop::thumbnail(&large, side);
             let (p, d, a) = PerceptualHashes::of(&large).distance(&PerceptualHashes::of(&small));
-            // Images are near-duplicates up to a distance of ten bits of `p`; scaling alone may use
-            // three of them.
             assert!(p <= 3 && d <= 4 && a <= 2, "{side}: {p} {d} {a}");
         }
     }
 
     /// Computes the reduction without optimisations. Databases contain hashes, so the optimised
     /// reduction must return exactly these values.
-    fn reference(frame: &Frame) -> Vec<f32> {
-        let factor = |length: u32, target: usize| (length / target as u32).clamp(1, MAX_FACTOR);
+    fn reference_reduction(frame: &Frame) -> Vec<f32> {
+        let factor = |length: u32, target: usize| (length / target as u32).clamp(1, MAX_REDUCTION);
         let cells = |length: u32, target: usize| (length / factor(length, target)) as usize;
         let (width, height) = (cells(frame.width(), REDUCED.0), cells(frame.height(), REDUCED.1));
         let span = |i: usize, length: u32, cells: usize| {
@@ -292,7 +289,7 @@ mod tests {
                 (state >> 24) as u8
             });
             let frame = Frame::new(width, height, noise.collect()).unwrap();
-            assert!(reduction(&frame) == reference(&frame), "{width}x{height}");
+            assert!(reduce(&frame) == reference_reduction(&frame), "{width}x{height}");
         }
     }
 
@@ -302,7 +299,7 @@ mod tests {
         for path in testing::images() {
             let bytes = std::fs::read(&path).unwrap();
             let frame = crate::decode(&bytes, &crate::Limits::default()).unwrap().frame;
-            assert!(reduction(&frame) == reference(&frame), "{}", path.display());
+            assert!(reduce(&frame) == reference_reduction(&frame), "{}", path.display());
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Assesses how usable a face is for recognition.
+//! Assesses the quality of a face for recognition.
 //!
 //! Every measure has a raw value in its own unit and a score 0..1. Image measures are computed on
-//! the aligned 112x112 chip, which is the embedder's input, so they are comparable at every face
-//! size.
+//! the aligned 112x112 chip, which is the embedder's input, so they are comparable for all sizes of
+//! faces.
 //!
 //! | measure | raw | score |
 //! |---|---|---|
@@ -17,19 +17,19 @@
 //! | `det_score` | the detector's score | raw |
 //! | `learned` | eDifFIQA's output (Babnik et al. 2024), if installed | raw, clamped to 0..1 |
 //!
-//! `hill(x, k) = x² / (x² + k²)` is Hill's saturation curve of order two: 0 at 0, one half at `k`,
-//! strictly rising. `overall` is the weighted geometric mean of the scores, so the other measures
-//! cannot hide a bad one. [`Profile`] defines the limits.
+//! `hill(x, k) = x² / (x² + k²)` is Hill's saturation curve of order two: it is 0 at 0, one half at
+//! `k`, and strictly increasing. `overall` is the weighted geometric mean of the scores, so that
+//! one bad measure has a large effect. [`Profile`] defines the limits.
 //!
 //! `learned` estimates how reliably such faces are recognised. It is not part of `overall`, and no
-//! profile has a limit for it. So a report passes or fails equally with and without it.
+//! profile has a limit for it, so it does not decide whether a face passes.
 pub mod pose;
 mod statistics;
 use crate::{Detection, Frame, Rect};
 use serde::{Deserialize, Serialize};
 pub use statistics::{GreyStatistics, grey_statistics};
 
-/// One measure: a raw value and a score 0..1 computed from it; higher is better.
+/// One measure: a raw value, and a score 0..1 that is computed from it; a higher score is better.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measure {
     /// The score, 0..1.
@@ -88,7 +88,7 @@ pub struct QualityReport {
 }
 
 impl Measure {
-    /// Converts a model's score. Its scale is 0..1, but the last layer may slightly exceed it.
+    /// Returns the measure of a model's score, which may be slightly outside 0..1.
     pub fn learned(raw: f32) -> Self {
         Self::new(raw.into(), raw.into())
     }
@@ -100,56 +100,56 @@ impl Measure {
 
 impl QualityReport {
     /// Returns the codes of the limits of `profile` that the measures do not meet, in the order of
-    /// the measures. The report may have been created for a different profile.
+    /// the measures. `profile` may differ from that of the assessment.
     pub fn unmet_limits(&self, profile: Profile) -> Vec<String> {
         let Some(limits) = profile.limits() else { return Vec::new() };
-        // Written so that NaN does not meet a limit.
+        // NaN does not meet a limit, because it compares as false.
         let at_least = |raw: f32, limit: f32| raw >= limit;
         let at_most = |raw: f32, limit: f32| raw <= limit;
         let pose = &self.pose;
-        let facing = pose.value > 0.0
+        let is_facing = pose.value > 0.0
             && at_most(pose.yaw.abs(), limits.yaw)
             && at_most(pose.pitch.abs(), limits.pitch);
-        let sharp = at_least(self.blur.raw, limits.blur) && at_least(self.sharpness.raw, limits.sharpness);
+        let is_sharp = at_least(self.blur.raw, limits.blur) && at_least(self.sharpness.raw, limits.sharpness);
         [
-            (sharp, "too_blurry"),
-            (at_least(self.brightness.raw, limits.darkest), "too_dark"),
-            (at_most(self.brightness.raw, limits.brightest), "too_bright"),
+            (is_sharp, "too_blurry"),
+            (at_least(self.brightness.raw, limits.min_brightness), "too_dark"),
+            (at_most(self.brightness.raw, limits.max_brightness), "too_bright"),
             (at_least(self.contrast.raw, limits.contrast), "low_contrast"),
             (at_most(self.exposure.raw, limits.clipped), "clipped"),
             (at_least(self.size.raw, limits.size), "too_small"),
-            (facing, "turned_away"),
+            (is_facing, "turned_away"),
             (at_most(pose.roll.abs(), limits.roll), "not_upright"),
             (at_least(self.truncation.raw, limits.inside), "truncated"),
             (at_least(self.det_score.raw, limits.det_score), "low_score"),
         ]
         .into_iter()
-        .filter(|(met, _)| !met)
+        .filter(|(is_met, _)| !is_met)
         .map(|(_, code)| code.to_owned())
         .collect()
     }
 
-    /// Replaces the roll (degrees, clockwise) of a face whose landmarks are those of an upright
-    /// face although the face is not. `profile` is that of the assessment.
+    /// Replaces the roll (degrees, clockwise) of a rotated face with the landmarks of an upright
+    /// face, and applies the limits of `profile` again.
     pub fn correct_roll(&mut self, roll: f32, profile: Profile) {
         self.pose.roll = roll;
-        self.judge(profile);
+        self.apply_limits(profile);
     }
 
-    fn judge(&mut self, profile: Profile) {
+    fn apply_limits(&mut self, profile: Profile) {
         self.reasons = self.unmet_limits(profile);
         self.passed = self.reasons.is_empty();
     }
 }
 
-/// Assesses one face. `chip` is its aligned 112x112 chip, `image` the size (width, height) of the
-/// image that contains it. Values that are not finite receive the worst score.
+/// Assesses one face. `chip` is its aligned 112x112 chip, and `image` is the size (width, height)
+/// of the image. Measures that are not finite get the score 0.
 pub fn assess(chip: &Frame, detection: &Detection, image: (u32, u32), profile: Profile) -> QualityReport {
     let grey = grey_statistics(chip);
     let [right_eye, left_eye, ..] = detection.landmarks;
     let measure = Measure::new;
     let eyes = f64::from(right_eye.distance(left_eye));
-    let inside = inside(&detection.bbox, image);
+    let inside = inside_share(&detection.bbox, image);
     let score = f64::from(detection.det_score);
     let mut report = QualityReport {
         blur: measure(grey.laplacian_variance, hill(grey.laplacian_variance, 100.0)),
@@ -163,8 +163,8 @@ pub fn assess(chip: &Frame, detection: &Detection, image: (u32, u32), profile: P
         det_score: measure(score, score),
         ..QualityReport::default()
     };
-    report.overall = overall(&report);
-    report.judge(profile);
+    report.overall = overall_score(&report);
+    report.apply_limits(profile);
     report
 }
 
@@ -179,13 +179,13 @@ fn unit(value: f64) -> f32 {
 }
 
 /// Returns the share of the box inside the image; 0 for an empty box.
-fn inside(bbox: &Rect, image: (u32, u32)) -> f64 {
+fn inside_share(bbox: &Rect, image: (u32, u32)) -> f64 {
     let whole = Rect { x: 0.0, y: 0.0, width: image.0 as f32, height: image.1 as f32 };
     let area = f64::from(bbox.area());
     if area > 0.0 { f64::from(bbox.intersection(&whole).area()) / area } else { 0.0 }
 }
 
-/// Limits on raw values. Each has the reason code that is reported for a face outside the limit.
+/// Limits on raw values. The code after each limit is reported for a face that does not meet it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QualityLimits {
     /// Minimum Laplacian variance: `too_blurry`.
@@ -193,9 +193,9 @@ pub struct QualityLimits {
     /// Minimum Tenengrad: `too_blurry`.
     pub sharpness: f32,
     /// Minimum mean grey: `too_dark`.
-    pub darkest: f32,
+    pub min_brightness: f32,
     /// Maximum mean grey: `too_bright`.
-    pub brightest: f32,
+    pub max_brightness: f32,
     /// Minimum standard deviation of grey: `low_contrast`.
     pub contrast: f32,
     /// Maximum share of clipped pixels: `clipped`.
@@ -214,20 +214,20 @@ pub struct QualityLimits {
     pub det_score: f32,
 }
 
-/// Alignment removes the roll of a face, but detectors are trained on upright faces: at a roll of
-/// 90 degrees, landmarks of SCRFD 2.5G are so inaccurate that the mean similarity to the same face
-/// upright is 0.3. In the photographs, no upright face has a roll over 35 degrees.
+/// Maximum roll in degrees. Alignment removes the roll, but detectors are trained on upright faces.
+/// At a roll of 90 degrees, landmarks of SCRFD 2.5G are so inaccurate that the mean similarity to
+/// the same face upright is 0.3. No upright face in the photographs has a roll over 35 degrees.
 const MAX_ROLL: f32 = 60.0;
 
 #[rustfmt::skip]
 const STANDARD: QualityLimits = QualityLimits {
-    blur: 15.0, sharpness: 3000.0, darkest: 40.0, brightest: 225.0, contrast: 15.0, clipped: 0.40,
-    size: 12.0, yaw: 55.0, pitch: 45.0, roll: MAX_ROLL, inside: 0.75, det_score: 0.5,
+    blur: 15.0, sharpness: 3000.0, min_brightness: 40.0, max_brightness: 225.0, contrast: 15.0,
+    clipped: 0.40, size: 12.0, yaw: 55.0, pitch: 45.0, roll: MAX_ROLL, inside: 0.75, det_score: 0.5,
 };
 #[rustfmt::skip]
 const STRICT: QualityLimits = QualityLimits {
-    blur: 150.0, sharpness: 6000.0, darkest: 60.0, brightest: 205.0, contrast: 25.0, clipped: 0.20,
-    size: 40.0, yaw: 25.0, pitch: 25.0, roll: MAX_ROLL, inside: 0.95, det_score: 0.7,
+    blur: 150.0, sharpness: 6000.0, min_brightness: 60.0, max_brightness: 205.0, contrast: 25.0,
+    clipped: 0.20, size: 40.0, yaw: 25.0, pitch: 25.0, roll: MAX_ROLL, inside: 0.95, det_score: 0.7,
 };
 
 impl Profile {
@@ -244,8 +244,8 @@ impl Profile {
 /// Returns the weighted geometric mean of the scores, 0..1. Size, pose and sharpness influence a
 /// match most; each has weight 2, which for sharpness is divided between two measures. Truncation
 /// and detector score have weight 1, and the three measures of light have weight 0.5 each. Scores
-/// below 0.01 count as 0.01, so a single zero lowers the result but bad faces can still be ordered.
-fn overall(report: &QualityReport) -> f32 {
+/// below 0.01 count as 0.01, so that a score of 0 does not make the result 0.
+fn overall_score(report: &QualityReport) -> f32 {
     let weighted = [
         (report.blur.value, 1.0),
         (report.sharpness.value, 1.0),
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
     use crate::{ARCFACE_TEMPLATE, Point};
 
-    fn checkered(dark: u8, light: u8, square: u32) -> Frame {
+    fn checkerboard(dark: u8, light: u8, square: u32) -> Frame {
         let level =
             |i: u32| if (i % 112 / square + i / 112 / square).is_multiple_of(2) { dark } else { light };
         Frame::new(112, 112, (0..112 * 112).flat_map(|i| [level(i); 3]).collect()).unwrap()
@@ -283,43 +283,43 @@ mod tests {
 
     #[test]
     fn each_quality_defect_has_its_reason_code() {
-        let judge =
+        let standard =
             |chip: &Frame, detection: &Detection| assess(chip, detection, (400, 400), Profile::Standard);
-        let good = checkered(60, 180, 9);
-        let report = judge(&good, &face());
+        let good = checkerboard(60, 180, 9);
+        let report = standard(&good, &face());
         assert!(report.passed && report.reasons.is_empty(), "{report:?}");
         assert!(report.overall > 0.8);
 
-        let with = |change: fn(&mut Detection)| {
+        let reasons_after = |change: fn(&mut Detection)| {
             let mut detection = face();
             change(&mut detection);
-            judge(&good, &detection).reasons
+            standard(&good, &detection).reasons
         };
-        let moved = |place: fn(Point) -> Point| {
+        let reasons_at = |place: fn(Point) -> Point| {
             let detection = Detection { landmarks: face().landmarks.map(place), ..face() };
-            judge(&good, &detection).reasons
+            standard(&good, &detection).reasons
         };
-        assert_eq!(moved(|p| Point { x: p.x / 8.0, y: p.y / 8.0 }), ["too_small"]);
-        assert_eq!(with(|d| d.landmarks[2].x += 60.0), ["turned_away"]);
-        // Upside down, and on its side.
-        assert_eq!(moved(|p| Point { x: 224.0 - p.x, y: 224.0 - p.y }), ["not_upright"]);
-        assert_eq!(moved(|p| Point { x: p.y, y: 224.0 - p.x }), ["not_upright"]);
-        assert_eq!(with(|d| d.bbox.x = -150.0), ["truncated"]);
-        assert_eq!(with(|d| d.det_score = 0.3), ["low_score"]);
-        assert_eq!(with(|d| d.det_score = f32::NAN), ["low_score"]);
-        assert_eq!(with(|d| d.landmarks[0].x = f32::NAN), ["too_small", "turned_away"]);
+        assert_eq!(reasons_at(|p| Point { x: p.x / 8.0, y: p.y / 8.0 }), ["too_small"]);
+        assert_eq!(reasons_after(|d| d.landmarks[2].x += 60.0), ["turned_away"]);
+        // Rotated by 180 and by 90 degrees.
+        assert_eq!(reasons_at(|p| Point { x: 224.0 - p.x, y: 224.0 - p.y }), ["not_upright"]);
+        assert_eq!(reasons_at(|p| Point { x: p.y, y: 224.0 - p.x }), ["not_upright"]);
+        assert_eq!(reasons_after(|d| d.bbox.x = -150.0), ["truncated"]);
+        assert_eq!(reasons_after(|d| d.det_score = 0.3), ["low_score"]);
+        assert_eq!(reasons_after(|d| d.det_score = f32::NAN), ["low_score"]);
+        assert_eq!(reasons_after(|d| d.landmarks[0].x = f32::NAN), ["too_small", "turned_away"]);
 
-        let codes = |chip: &Frame| judge(chip, &face()).reasons;
-        assert_eq!(codes(&checkered(10, 60, 9)), ["too_dark"]);
-        assert_eq!(codes(&checkered(205, 249, 4)), ["too_bright"]);
-        assert_eq!(codes(&checkered(0, 255, 20)), ["clipped"]);
+        let codes = |chip: &Frame| standard(chip, &face()).reasons;
+        assert_eq!(codes(&checkerboard(10, 60, 9)), ["too_dark"]);
+        assert_eq!(codes(&checkerboard(205, 249, 4)), ["too_bright"]);
+        assert_eq!(codes(&checkerboard(0, 255, 20)), ["clipped"]);
         assert_eq!(codes(&Frame::filled(112, 112, [120; 3])), ["too_blurry", "low_contrast"]);
     }
 
     #[test]
-    fn corrected_roll_decides_quality_result() {
+    fn corrected_roll_is_compared_with_limit() {
         for profile in [Profile::Standard, Profile::Strict] {
-            let mut report = assess(&checkered(60, 180, 9), &face(), (400, 400), profile);
+            let mut report = assess(&checkerboard(60, 180, 9), &face(), (400, 400), profile);
             assert!(report.passed, "{report:?}");
             report.correct_roll(180.0, profile);
             assert!(!report.passed && report.reasons == ["not_upright"], "{report:?}");
@@ -342,7 +342,7 @@ mod tests {
         detection.bbox.width = f32::INFINITY;
         detection.det_score = f32::NAN;
         detection.landmarks[4].y = f32::NEG_INFINITY;
-        let report = assess(&checkered(0, 255, 1), &detection, (10, 10), Profile::Strict);
+        let report = assess(&checkerboard(0, 255, 1), &detection, (10, 10), Profile::Strict);
         let text = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<QualityReport>(&text).unwrap(), report);
     }

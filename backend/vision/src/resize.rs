@@ -1,9 +1,8 @@
-//! Scales images. Images for viewing are scaled by `fast_image_resize`. The detector's canvas is
-//! drawn here, within one grey level of OpenCV's `INTER_LINEAR`. This code scales one megapixel to
-//! 640x640 in 0.7 ms on one core with AVX2; the crate's interpolation takes 2.2 ms.
+//! Scales images. The crate `fast_image_resize` scales images for viewing. This module draws the
+//! detector's canvas, within one grey level of OpenCV's `INTER_LINEAR`: it scales one megapixel to
+//! 640x640 in 0.7 ms on one core with AVX2, and that crate takes 2.2 ms.
 //!
-//! Filters along one axis are tables ([`Taps`]), so that a device can compute the same as this
-//! crate.
+//! Filters are available as tables ([`Taps`]), so that a device can compute the same results.
 use crate::Frame;
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
@@ -11,8 +10,8 @@ use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 use multiversion::multiversion;
 
 /// A linear filter along one axis. Output `i` is the sum over `k < count` of `weights[k * length +
-/// i]` times the input at `indices[k * length + i]`. Indices are always inside the input; positions
-/// outside have weight 0.
+/// i]` times the input at `indices[k * length + i]`. All indices are inside the input; the weight
+/// of a position outside is 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Taps {
     /// Number of inputs per output.
@@ -26,19 +25,19 @@ pub struct Taps {
 }
 
 impl Taps {
-    /// Builds a filter from `rule`, which returns the input position (possibly outside) and the
-    /// weight of tap `k` of output `i`.
+    /// Builds a filter from `tap`. `tap(k, i)` returns the input position, which may be outside the
+    /// image, and the weight of tap `k` of output `i`.
     pub(crate) fn new(
         (from, length): (u32, usize),
         count: usize,
-        rule: impl Fn(usize, usize) -> (i64, f64),
+        tap: impl Fn(usize, usize) -> (i64, f64),
     ) -> Self {
         let last = i64::from(from.max(1)) - 1;
         let mut taps = Self { count, length, indices: Vec::new(), weights: Vec::new() };
         for k in 0..count {
             for i in 0..length {
-                let (at, weight) = rule(k, i);
-                taps.indices.push(at.clamp(0, last) as i32);
+                let (position, weight) = tap(k, i);
+                taps.indices.push(position.clamp(0, last) as i32);
                 taps.weights.push(weight as f32);
             }
         }
@@ -46,15 +45,15 @@ impl Taps {
     }
 }
 
-/// Minimum reduction factor that is left to Lanczos. Box means over whole pixels do the rest; they
-/// are many times faster, and at this ratio the difference is invisible.
+/// Minimum factor by which Lanczos reduces a side. A larger reduction begins with means over cells,
+/// which are much faster. With this factor, the difference is invisible.
 const MIN_LANCZOS_FACTOR: f64 = 1.5;
 
 /// Scales a frame up or down; a side of zero is treated as one.
-pub(crate) fn lanczos(source: &Frame, size: (u32, u32)) -> Frame {
+pub(crate) fn resize_lanczos(source: &Frame, size: (u32, u32)) -> Frame {
     let (width, height) = (size.0.max(1), size.1.max(1));
     let factor = |from: u32, to: u32| {
-        ((f64::from(from) / f64::from(to) / MIN_LANCZOS_FACTOR) as u32).clamp(1, MAX_FACTOR)
+        ((f64::from(from) / f64::from(to) / MIN_LANCZOS_FACTOR) as u32).clamp(1, MAX_REDUCTION)
     };
     let (across, down) = (factor(source.width(), width), factor(source.height(), height));
     if across > 1 || down > 1 {
@@ -71,108 +70,108 @@ fn convolve(source: &Frame, (width, height): (u32, u32)) -> Frame {
     let mut to = TypedImage::<U8x3>::from_buffer(width, height, out.data_mut())
         .expect("a frame's length matches its size");
     let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Lanczos3));
-    // The untyped call would add the code for every pixel format to the binary.
-    Resizer::new().resize_typed(&from, &mut to, &options).expect("without a crop box no option is invalid");
+    // `resize` would add the code for every pixel format to the binary.
+    Resizer::new().resize_typed(&from, &mut to, &options).expect("options without a crop box are valid");
     out
 }
 
 /// Number of lobes of the kernel on each side.
 const LOBES: usize = 3;
 
-/// Returns the filter of [`lanczos`] along one axis when it enlarges `from` pixels to `to`. It has
-/// the kernel's six neighbours; pixel centres are at half integers. Neighbours outside the image
-/// have weight 0.
+/// Returns the filter of [`resize_lanczos`] along one axis for enlarging `from` pixels to `to`. It
+/// has six taps; pixel centres are at half integers. Taps outside the image have weight 0.
 pub(crate) fn enlarging_taps(from: u32, to: u32) -> Taps {
     let sinc = |x: f64| {
         let x = x * std::f64::consts::PI;
         if x == 0.0 { 1.0 } else { x.sin() / x }
     };
     let centre = |i: usize| (i as f64 + 0.5) * f64::from(from) / f64::from(to) - 0.5;
-    let weight = |i: usize, at: i64| {
-        let x = at as f64 - centre(i);
-        let inside = (0..i64::from(from)).contains(&at) && x.abs() < LOBES as f64;
-        if inside { sinc(x) * sinc(x / LOBES as f64) } else { 0.0 }
+    let weight = |i: usize, position: i64| {
+        let x = position as f64 - centre(i);
+        let has_weight = (0..i64::from(from)).contains(&position) && x.abs() < LOBES as f64;
+        if has_weight { sinc(x) * sinc(x / LOBES as f64) } else { 0.0 }
     };
     let first = |i: usize| (centre(i) - LOBES as f64).floor() as i64 + 1;
     let sums: Vec<f64> =
         (0..to as usize).map(|i| (0..2 * LOBES as i64).map(|k| weight(i, first(i) + k)).sum()).collect();
     Taps::new((from, to as usize), 2 * LOBES, |k, i| {
-        let at = first(i) + k as i64;
-        (at, weight(i, at) / sums[i])
+        let position = first(i) + k as i64;
+        (position, weight(i, position) / sums[i])
     })
 }
 
-/// Position of an output pixel between two input pixels: index of the first and weight of the
-/// second, in 1/256 or 1/2048. The second is the next pixel. At the border it is the first again,
-/// with weight zero.
+/// Position of an output pixel between two adjacent input pixels. At the border, the second pixel
+/// does not exist and its weight is zero.
 struct Tap {
+    /// Index of the first pixel.
     first: usize,
+    /// Weight of the second pixel, in 1/256 or 1/2048.
     weight: u32,
 }
 
-/// Returns the taps that scale `from` pixels to `to`. Pixel centres are at half integers; borders
-/// are replicated.
-fn taps(from: u32, to: u32, one: u32) -> Vec<Tap> {
+/// Returns the taps that scale `from` pixels to `to`, with weights in units of 1 / `units`. Pixel
+/// centres are at half integers; borders are replicated.
+fn bilinear_taps(from: u32, to: u32, units: u32) -> Vec<Tap> {
     let scale = f64::from(from) / f64::from(to);
     let last = f64::from(from - 1);
     let tap = |i| {
-        let at = ((f64::from(i) + 0.5) * scale - 0.5).clamp(0.0, last);
-        Tap { first: at as usize, weight: (at.fract() * f64::from(one)).round() as u32 }
+        let position = ((f64::from(i) + 0.5) * scale - 0.5).clamp(0.0, last);
+        Tap { first: position as usize, weight: (position.fract() * f64::from(units)).round() as u32 }
     };
     (0..to).map(tap).collect()
 }
 
-/// Units of a weight between two columns and between two rows. With these the sums below fit in 32
-/// and 16 bits.
-const COLUMN_PARTS: u32 = 2048;
-const ROW_PARTS: u32 = 256;
+/// Number of units in a weight of 1, for columns and for rows. With these units, the sums below fit
+/// in 32 and 16 bits.
+const COLUMN_UNITS: u32 = 2048;
+const ROW_UNITS: u32 = 256;
 
-/// Returns the filter of [`linear_into_top_left`] along one axis of `canvas` pixels. The first `to`
-/// pixels are drawn from `from` pixels; the rest is black.
-pub(crate) fn linear_taps(from: u32, to: u32, canvas: u32, rows: bool) -> Taps {
-    let parts = if rows { ROW_PARTS } else { COLUMN_PARTS };
-    let taps = taps(from, to, parts);
+/// Returns the filter of [`draw_bilinear`] along one axis of `canvas` pixels. It scales `from`
+/// pixels to the first `to` pixels; the rest is black. `is_rows`: the axis from top to bottom.
+pub(crate) fn letterbox_taps(from: u32, to: u32, canvas: u32, is_rows: bool) -> Taps {
+    let units = if is_rows { ROW_UNITS } else { COLUMN_UNITS };
+    let taps = bilinear_taps(from, to, units);
     Taps::new((from, canvas as usize), 2, |k, i| {
         let Some(tap) = taps.get(i) else { return (0, 0.0) };
-        let share = f64::from(tap.weight) / f64::from(parts);
+        let share = f64::from(tap.weight) / f64::from(units);
         ((tap.first + k) as i64, if k == 0 { 1.0 - share } else { share })
     })
 }
 
-/// Scales `source` to `size` and draws it into the top-left corner of `canvas`. The rest of the
-/// canvas stays unchanged. `size` must fit the canvas.
-pub(crate) fn linear_into_top_left(source: &Frame, canvas: &mut Frame, size: (u32, u32)) {
+/// Scales `source` to `size` and draws it at the top left of `canvas`. The rest of the canvas does
+/// not change. `size` must fit the canvas.
+pub(crate) fn draw_bilinear(source: &Frame, canvas: &mut Frame, size: (u32, u32)) {
     let source_row = source.width() as usize * 3;
     let canvas_row = canvas.width() as usize * 3;
-    let columns = taps(source.width(), size.0, COLUMN_PARTS);
-    let rows = taps(source.height(), size.1, ROW_PARTS);
+    let columns = bilinear_taps(source.width(), size.0, COLUMN_UNITS);
+    let rows = bilinear_taps(source.height(), size.1, ROW_UNITS);
     let weights: Vec<u16> = columns.iter().flat_map(|column| [column.weight as u16; 3]).collect();
     let (mut lefts, mut rights) = (vec![0u16; weights.len()], vec![0u16; weights.len()]);
-    // Rows are blended first: this reads contiguous bytes, and only the rows that are needed. One
-    // pixel of padding lets the last column read its right neighbour.
+    // Rows are blended first: this reads contiguous bytes, and only the necessary rows. One pixel
+    // of padding is the right neighbour of the last column.
     let mut blended = vec![0u16; source_row + 3];
     for (line, row) in canvas.data_mut().chunks_exact_mut(canvas_row).zip(&rows) {
         let upper = row.first * source_row;
         let lower = (row.first + 1).min(source.height() as usize - 1) * source_row;
-        blend(
+        blend_rows(
             &source.data()[upper..upper + source_row],
             &source.data()[lower..lower + source_row],
             row.weight as u16,
             &mut blended,
         );
-        // Both neighbours are copied to rows of their own, so that `mix` reads contiguous values.
+        // Left and right pixels are copied to two rows, because contiguous values are faster.
         let pairs = lefts.as_chunks_mut::<3>().0.iter_mut().zip(rights.as_chunks_mut::<3>().0);
         for ((left, right), column) in pairs.zip(&columns) {
-            let Some([near @ .., r, g, b]) = blended[column.first * 3..].first_chunk::<6>() else { break };
-            (*left, *right) = (*near, [*r, *g, *b]);
+            let Some([first @ .., r, g, b]) = blended[column.first * 3..].first_chunk::<6>() else { break };
+            (*left, *right) = (*first, [*r, *g, *b]);
         }
-        mix(&lefts, &rights, &weights, line);
+        blend_columns(&lefts, &rights, &weights, line);
     }
 }
 
 /// Computes `upper * (256 - weight) + lower * weight`, which is exact in 16 bits.
 #[multiversion(targets("x86_64+avx2"))]
-fn blend(upper: &[u8], lower: &[u8], weight: u16, out: &mut [u16]) {
+fn blend_rows(upper: &[u8], lower: &[u8], weight: u16, out: &mut [u16]) {
     let rest = 256 - weight;
     for ((out, upper), lower) in out.iter_mut().zip(upper).zip(lower) {
         *out = u16::from(*upper) * rest + u16::from(*lower) * weight;
@@ -181,21 +180,21 @@ fn blend(upper: &[u8], lower: &[u8], weight: u16, out: &mut [u16]) {
 
 /// Computes `(left * (2048 - weight) + right * weight) / (2048 * 256)`, rounded half up.
 #[multiversion(targets("x86_64+avx2"))]
-fn mix(lefts: &[u16], rights: &[u16], weights: &[u16], out: &mut [u8]) {
+fn blend_columns(lefts: &[u16], rights: &[u16], weights: &[u16], out: &mut [u8]) {
     for (((out, left), right), weight) in out.iter_mut().zip(lefts).zip(rights).zip(weights) {
-        let rest = COLUMN_PARTS as u16 - weight;
+        let rest = COLUMN_UNITS as u16 - weight;
         let sum = u32::from(*left) * u32::from(rest) + u32::from(*right) * u32::from(*weight);
         *out = ((sum + (1 << 18)) >> 19) as u8;
     }
 }
 
-/// Maximum reduction in one step. A cell then has at most twice as many rows, and sums of that many
-/// bytes fit in 16 bits.
-pub(crate) const MAX_FACTOR: u32 = 128;
+/// Maximum factor by which [`cell_means`] reduces a side. A cell then has at most twice as many
+/// rows, and their sum fits in 16 bits.
+pub(crate) const MAX_REDUCTION: u32 = 128;
 
 /// Returns the means over a grid of `columns` x `rows` cells. Each axis has at least one cell and
 /// at most as many cells as pixels. It also has at least as many cells as pixels divided by
-/// [`MAX_FACTOR`]. Edges are rounded to whole pixels: cells differ by at most one pixel, and
+/// [`MAX_REDUCTION`]. Edges are rounded to whole pixels: cells differ by at most one pixel, and
 /// together they cover exactly the frame.
 pub(crate) fn cell_means(source: &Frame, (columns, rows): (u32, u32)) -> Frame {
     let edges = |length: u32, cells: u32| -> Vec<usize> {
@@ -209,13 +208,13 @@ pub(crate) fn cell_means(source: &Frame, (columns, rows): (u32, u32)) -> Frame {
     let (mut sums, mut totals) = (vec![0u16; row_length], vec![0u32; line_length]);
     for (line, span) in out.data_mut().chunks_exact_mut(line_length).zip(tops.windows(2)) {
         sum_rows(&source.data()[span[0] * row_length..span[1] * row_length], &mut sums);
-        // Cells of the same width follow one another in long runs.
+        // Most adjacent cells have the same width, and are processed together.
         let (mut column, mut left) = (0, 0);
         for run in widths.chunk_by(|a, b| a == b) {
             let (cells, pixels) = (column..column + run.len() * 3, left..left + run.len() * run[0] * 3);
             (column, left) = (cells.end, pixels.end);
             sum_cells(&sums[pixels], run[0], &mut totals[cells.clone()]);
-            divide(&totals[cells.clone()], run[0] * (span[1] - span[0]), &mut line[cells]);
+            write_means(&totals[cells.clone()], run[0] * (span[1] - span[0]), &mut line[cells]);
         }
     }
     out
@@ -226,15 +225,15 @@ pub(crate) fn cell_means(source: &Frame, (columns, rows): (u32, u32)) -> Frame {
 fn sum_rows(rows: &[u8], sums: &mut [u16]) {
     let length = sums.len();
     sums.fill(0);
-    // Four rows are added in one pass, so that each sum is read and written once, not four times.
-    let fours = rows.chunks_exact(4 * length);
-    for row in fours.remainder().chunks_exact(length) {
+    // Four rows are added at a time, so that each sum is read and written once, not four times.
+    let row_groups = rows.chunks_exact(4 * length);
+    for row in row_groups.remainder().chunks_exact(length) {
         for (sum, value) in sums.iter_mut().zip(row) {
             *sum += u16::from(*value);
         }
     }
-    for four in fours {
-        let (upper, lower) = four.split_at(2 * length);
+    for row_group in row_groups {
+        let (upper, lower) = row_group.split_at(2 * length);
         let ((a, b), (c, d)) = (upper.split_at(length), lower.split_at(length));
         for ((((sum, a), b), c), d) in sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
             *sum += u16::from(*a) + u16::from(*b) + u16::from(*c) + u16::from(*d);
@@ -277,12 +276,11 @@ fn sum_each_cell<'a>(cells: impl Iterator<Item = &'a [u16]>, totals: &mut [u32])
 
 /// Writes the mean for each sum of `count` bytes, rounded half up. `count` is at most 65,536.
 #[multiversion(targets("x86_64+avx2"))]
-fn divide(sums: &[u32], count: usize, means: &mut [u8]) {
-    // A division takes much longer than a multiplication by the reciprocal. The unit is 2^-40. The
-    // reciprocal is too large by at most one unit, and the dividend `sum + half` is less than `256
+fn write_means(sums: &[u32], count: usize, means: &mut [u8]) {
+    // Multiplication by the reciprocal is much faster than division. The result is exact: in units
+    // of 2^-40, the reciprocal is too large by at most one unit, and `sum + half` is less than `256
     // * count`. The product is therefore too large by less than 2^24 units. The exact quotient is
-    // at least `1 / count` below the next integer, and `1 / count` is at least 2^24 units. The
-    // result is therefore exact.
+    // at least `1 / count`, which is at least 2^24 units, below the next integer.
     let count = count as u64;
     let (half, reciprocal) = (count / 2, (1 << 40) / count + 1);
     for (mean, sum) in means.iter_mut().zip(sums) {
@@ -298,12 +296,12 @@ mod tests {
     #[test]
     fn fast_mean_equals_rounded_division() {
         for count in 1..=65_536u32 {
-            // A mean changes where the rounded sum is a multiple of the count.
-            let change = |level: u32| ((level + 1) * count - count / 2).min(255 * count);
+            // The smallest sum with the next mean.
+            let next = |level: u32| ((level + 1) * count - count / 2).min(255 * count);
             let sums: Vec<u32> =
-                (0..=255).flat_map(|level| [level * count, change(level) - 1, change(level)]).collect();
+                (0..=255).flat_map(|level| [level * count, next(level) - 1, next(level)]).collect();
             let mut means = vec![0; sums.len()];
-            divide(&sums, count as usize, &mut means);
+            write_means(&sums, count as usize, &mut means);
             for (mean, sum) in means.iter().zip(&sums) {
                 assert_eq!(u32::from(*mean), (sum + count / 2) / count, "{sum} / {count}");
             }
@@ -334,8 +332,8 @@ mod tests {
                         count += 1;
                     }
                 }
-                let wanted = sums.map(|sum| ((sum + count / 2) / count) as u8);
-                assert_eq!(means.pixel(column, row), wanted, "{width}x{height} at {column},{row}");
+                let expected = sums.map(|sum| ((sum + count / 2) / count) as u8);
+                assert_eq!(means.pixel(column, row), expected, "{width}x{height} at {column},{row}");
             }
         }
     }

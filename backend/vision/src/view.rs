@@ -2,20 +2,20 @@
 //! size, one tile of it, or the surroundings of one box. A [`Letterbox`] fits a view into the
 //! detector's canvas, top-left, and maps coordinates back.
 //!
-//! A detector finds only faces of certain sizes on its canvas. A face of a few pixels is too small,
+//! A detector finds only faces of certain sizes on its canvas. It misses a face of a few pixels,
 //! and SCRFD misses a face that fills the canvas. Views change the size of a face on the canvas: a
-//! small view shrinks large faces, tiles enlarge small ones.
+//! small view shrinks large faces, and tiles enlarge small faces.
 use crate::geometry::Region;
-use crate::resize::{linear_into_top_left, linear_taps};
+use crate::resize::{draw_bilinear, letterbox_taps};
 use crate::{Detection, Frame, Point, Rect, Taps};
 
-/// Share of a tile's side that overlaps its neighbour. A face that is larger than the overlap is
-/// completely visible in the views of half the scale. In these views, it has at least a tenth of
-/// the canvas's size.
-const OVERLAP: f64 = 0.2;
-/// Distance from a border inside the image, as a share of the box's longer side, below which the
-/// border is considered to cut the box.
-const CUT_MARGIN: f32 = 0.1;
+/// Share of a tile's side that overlaps the next tile. A face that is larger than the overlap is
+/// completely visible in the views of half the scale. There, its size is at least a tenth of the
+/// canvas.
+const TILE_OVERLAP: f64 = 0.2;
+/// Minimum distance of a box from a border of the view inside the image, as a share of the box's
+/// longer side. A border that is closer cuts the box.
+const CUT_MARGIN_SHARE: f32 = 0.1;
 
 /// A part of an image and its placement on a detector's canvas.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,19 +34,19 @@ impl View {
         Self { image, region: Region::whole(image), letterbox: Letterbox::fit(image, canvas) }
     }
 
-    /// Returns the view of the whole image in the top-left `content` (width, height) of the canvas.
-    /// `content` must fit the canvas.
+    /// Returns the view of the whole image, scaled to fit `content` (width, height) at the top left
+    /// of the canvas. `content` must fit the canvas.
     pub fn small(image: (u32, u32), content: (u32, u32), canvas: (u32, u32)) -> Self {
         let letterbox = Letterbox { canvas, ..Letterbox::fit(image, content) };
         Self { image, region: Region::whole(image), letterbox }
     }
 
     /// Returns tiles that cover the image at `scale` canvas pixels per image pixel, row by row.
-    /// Neighbours share at least a fifth of a canvas. If the image fits the canvas at that scale,
-    /// the result is one tile with the whole image.
+    /// Adjacent tiles overlap by at least a fifth of a canvas. If the image fits the canvas at that
+    /// scale, the result is one tile with the whole image.
     pub fn tiles(image: (u32, u32), canvas: (u32, u32), scale: f64) -> Vec<Self> {
-        let columns = spans(image.0, f64::from(canvas.0) / scale);
-        let rows = spans(image.1, f64::from(canvas.1) / scale);
+        let columns = tile_spans(image.0, f64::from(canvas.0) / scale);
+        let rows = tile_spans(image.1, f64::from(canvas.1) / scale);
         let tile = |(x, width): (u32, u32), (y, height): (u32, u32)| Self {
             image,
             region: Region { x, y, width, height },
@@ -79,8 +79,8 @@ impl View {
     }
 
     /// Converts canvas coordinates to image coordinates.
-    pub fn restore(&self, detection: &Detection) -> Detection {
-        let Detection { bbox, det_score, landmarks } = self.letterbox.restore(detection);
+    pub fn map_to_image(&self, detection: &Detection) -> Detection {
+        let Detection { bbox, det_score, landmarks } = self.letterbox.map_to_image(detection);
         let (x, y) = (self.region.x as f32, self.region.y as f32);
         Detection {
             bbox: Rect { x: bbox.x + x, y: bbox.y + y, ..bbox },
@@ -89,30 +89,30 @@ impl View {
         }
     }
 
-    /// Returns whether a border of the region that lies inside the image cuts the box, or nearly
-    /// does (image coordinates). This view then contains only a part of the face; another view
-    /// contains the whole face.
+    /// Returns whether a border of the region that is inside the image cuts the box (image
+    /// coordinates) or is close to it. Another view then contains the whole face.
     pub fn cuts(&self, bbox: &Rect) -> bool {
-        let margin = CUT_MARGIN * bbox.width.max(bbox.height);
+        let margin = CUT_MARGIN_SHARE * bbox.width.max(bbox.height);
         let Region { x, y, width, height } = self.region;
-        let ends = |start: u32, length: u32, from: f32, size: f32, whole: u32| {
-            let before = start > 0 && from < start as f32 + margin;
-            let after = start + length < whole && from + size > (start + length) as f32 - margin;
-            before || after
+        let is_cut = |start: u32, length: u32, from: f32, size: f32, whole: u32| {
+            let is_cut_at_start = start > 0 && from < start as f32 + margin;
+            let end = start + length;
+            is_cut_at_start || end < whole && from + size > end as f32 - margin
         };
-        ends(x, width, bbox.x, bbox.width, self.image.0) || ends(y, height, bbox.y, bbox.height, self.image.1)
+        is_cut(x, width, bbox.x, bbox.width, self.image.0)
+            || is_cut(y, height, bbox.y, bbox.height, self.image.1)
     }
 }
 
 /// Returns spans `(start, length)` of about `tile` pixels that cover `length` pixels evenly and
-/// overlap by at least [`OVERLAP`].
-fn spans(length: u32, tile: f64) -> Vec<(u32, u32)> {
+/// overlap by at least [`TILE_OVERLAP`].
+fn tile_spans(length: u32, tile: f64) -> Vec<(u32, u32)> {
     let whole = f64::from(length);
     if tile >= whole {
         return vec![(0, length)];
     }
     let tile = tile.max(1.0);
-    let count = ((whole - tile * OVERLAP) / (tile * (1.0 - OVERLAP))).ceil().max(2.0) as u32;
+    let count = ((whole - tile * TILE_OVERLAP) / (tile * (1.0 - TILE_OVERLAP))).ceil().max(2.0) as u32;
     let width = (tile.round() as u32).clamp(1, length);
     let step = f64::from(length - width) / f64::from(count - 1);
     (0..count).map(|i| ((f64::from(i) * step).round() as u32, width)).collect()
@@ -139,16 +139,15 @@ pub struct Letterbox {
 }
 
 impl Letterbox {
-    /// Places an image by InsightFace's rule. It keeps the aspect ratio and fills the longer side
-    /// (small images are enlarged). Content is at the top left, black below and to the right. Sides
+    /// Places an image by InsightFace's rule. The image keeps its aspect ratio and is scaled up or
+    /// down until it fills one side of the canvas. It is at the top left; the rest is black. Sizes
     /// are `(width, height)` in pixels; a side of zero is treated as one.
     pub fn fit(image: (u32, u32), canvas: (u32, u32)) -> Self {
         let (width, height) = (image.0.max(1), image.1.max(1));
         let (canvas_width, canvas_height) = (canvas.0.max(1), canvas.1.max(1));
         let image_ratio = f64::from(height) / f64::from(width);
         let canvas_ratio = f64::from(canvas_height) / f64::from(canvas_width);
-        // The casts drop the fraction, as Python's `int()` does in InsightFace. This determines the
-        // content's last column.
+        // The casts drop the fraction, as Python's `int()` does in InsightFace.
         let (new_width, new_height) = if image_ratio > canvas_ratio {
             ((f64::from(canvas_height) / image_ratio) as u32, canvas_height)
         } else {
@@ -165,17 +164,18 @@ impl Letterbox {
     /// Returns the same placement on the smallest canvas whose sides are multiples of `step` pixels
     /// (at least 1). Only black pixels are removed.
     #[must_use]
-    pub fn trimmed(self, step: u32) -> Self {
+    pub fn trim_canvas(self, step: u32) -> Self {
         let step = step.max(1);
         let trim = |content: u32, canvas: u32| content.next_multiple_of(step).min(canvas);
         Self { canvas: (trim(self.content.0, self.canvas.0), trim(self.content.1, self.canvas.1)), ..self }
     }
 
-    /// Draws the scaled image onto a new canvas. The interpolation is bilinear without smoothing,
-    /// within one grey level of OpenCV's `INTER_LINEAR`, with which detectors were trained.
+    /// Draws the scaled image onto a new canvas. The interpolation is bilinear without smoothing.
+    /// The result is within one grey level of OpenCV's `INTER_LINEAR`, with which detectors were
+    /// trained.
     pub fn draw(&self, frame: &Frame) -> Frame {
         let mut canvas = Frame::filled(self.canvas.0, self.canvas.1, [0; 3]);
-        linear_into_top_left(frame, &mut canvas, self.content);
+        draw_bilinear(frame, &mut canvas, self.content);
         canvas
     }
 
@@ -184,24 +184,24 @@ impl Letterbox {
         Self { scale: 1.0, canvas, content: canvas }
     }
 
-    /// Returns the filters of [`Self::draw`] for an `image` (width, height). Rows are filtered
-    /// first and not rounded, then columns, rounded half up.
+    /// Returns the filters of [`Self::draw`] for an `image` (width, height). `rows` is applied
+    /// first, without rounding. The result of `columns` is rounded half up.
     pub fn taps(&self, image: (u32, u32)) -> AxisTaps {
         AxisTaps {
-            columns: linear_taps(image.0, self.content.0, self.canvas.0, false),
-            rows: linear_taps(image.1, self.content.1, self.canvas.1, true),
+            columns: letterbox_taps(image.0, self.content.0, self.canvas.0, false),
+            rows: letterbox_taps(image.1, self.content.1, self.canvas.1, true),
         }
     }
 
     /// Converts canvas coordinates to image coordinates.
-    pub fn restore(&self, detection: &Detection) -> Detection {
-        let back = 1.0 / f64::from(self.scale);
-        let back = |v: f32| (f64::from(v) * back) as f32;
+    pub fn map_to_image(&self, detection: &Detection) -> Detection {
+        let ratio = 1.0 / f64::from(self.scale);
+        let to_image = |v: f32| (f64::from(v) * ratio) as f32;
         let Rect { x, y, width, height } = detection.bbox;
         Detection {
-            bbox: Rect { x: back(x), y: back(y), width: back(width), height: back(height) },
+            bbox: Rect { x: to_image(x), y: to_image(y), width: to_image(width), height: to_image(height) },
             det_score: detection.det_score,
-            landmarks: detection.landmarks.map(|p| Point { x: back(p.x), y: back(p.y) }),
+            landmarks: detection.landmarks.map(|p| Point { x: to_image(p.x), y: to_image(p.y) }),
         }
     }
 }
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn trimmed_canvas_keeps_image_with_less_black() {
+    fn trimming_canvas_removes_only_black_pixels() {
         for (image, canvas) in [
             ((1920, 1080), (640, 384)),
             ((910, 1137), (512, 640)),
@@ -239,7 +239,7 @@ mod tests {
             ((8, 8), (640, 640)),
         ] {
             let fitted = Letterbox::fit(image, (640, 640));
-            let trimmed = fitted.trimmed(32);
+            let trimmed = fitted.trim_canvas(32);
             assert_eq!(trimmed, Letterbox { canvas, ..fitted }, "{image:?}");
             let frame = Frame::filled(image.0, image.1, [90, 140, 200]);
             let (drawn, whole) = (trimmed.draw(&frame), fitted.draw(&frame));
@@ -247,19 +247,19 @@ mod tests {
                 assert_eq!(drawn.pixel(x, y), whole.pixel(x, y), "{image:?} at {x},{y}");
             }
         }
-        let narrow = Letterbox { canvas: (100, 100), ..Letterbox::fit((10, 9), (100, 100)) };
-        assert_eq!(narrow.trimmed(32).canvas, (100, 96), "never larger than the original canvas");
+        let not_multiple = Letterbox { canvas: (100, 100), ..Letterbox::fit((10, 9), (100, 100)) };
+        assert_eq!(not_multiple.trim_canvas(32).canvas, (100, 96), "the canvas does not become larger");
     }
 
     /// Computes the bilinear interpolation directly from its definition.
-    fn reference(frame: &Frame, (width, height): (u32, u32), x: u32, y: u32) -> [f64; 3] {
-        let at = |i: u32, from: u32, to: u32| {
-            let at = (f64::from(i) + 0.5) * f64::from(from) / f64::from(to) - 0.5;
-            let at = at.clamp(0.0, f64::from(from - 1));
-            (at as u32, (at as u32 + 1).min(from - 1), at.fract())
+    fn bilinear_pixel(frame: &Frame, (width, height): (u32, u32), x: u32, y: u32) -> [f64; 3] {
+        let neighbours = |i: u32, from: u32, to: u32| {
+            let position = (f64::from(i) + 0.5) * f64::from(from) / f64::from(to) - 0.5;
+            let position = position.clamp(0.0, f64::from(from - 1));
+            (position as u32, (position as u32 + 1).min(from - 1), position.fract())
         };
-        let (x0, x1, wx) = at(x, frame.width(), width);
-        let (y0, y1, wy) = at(y, frame.height(), height);
+        let (x0, x1, wx) = neighbours(x, frame.width(), width);
+        let (y0, y1, wy) = neighbours(y, frame.height(), height);
         std::array::from_fn(|c| {
             let pixel = |x, y| f64::from(frame.pixel(x, y)[c]);
             let upper = pixel(x0, y0) * (1.0 - wx) + pixel(x1, y0) * wx;
@@ -282,8 +282,8 @@ mod tests {
                         assert_eq!(pixel, [0; 3]);
                         continue;
                     }
-                    for (found, wanted) in pixel.iter().zip(reference(&frame, fitted.content, x, y)) {
-                        assert!((f64::from(*found) - wanted).abs() <= 1.01, "{width}x{height} at {x},{y}");
+                    for (actual, expected) in pixel.iter().zip(bilinear_pixel(&frame, fitted.content, x, y)) {
+                        assert!((f64::from(*actual) - expected).abs() <= 1.01, "{width}x{height} at {x},{y}");
                     }
                 }
             }

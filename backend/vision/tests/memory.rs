@@ -1,5 +1,5 @@
-//! Tests that decoding allocates no more memory than the header predicts; the server's memory limit
-//! relies on this prediction. `dhat` counts heap bytes. Only one `dhat` profiler can run in a
+//! Tests that decoding allocates no more memory than `probe` predicts. The server's memory limit
+//! depends on this prediction. `dhat` counts heap bytes. Only one `dhat` profiler can run in a
 //! process, so this is a single test.
 #![allow(clippy::unwrap_used)]
 
@@ -12,12 +12,12 @@ use vision::{Frame, Limits, decode, encode, probe};
 #[global_allocator]
 static HEAP: dhat::Alloc = dhat::Alloc;
 
-/// Longer and shorter side of all test images.
+/// Width and height of all test images.
 const SIZE: (u32, u32) = (1600, 1200);
-/// Memory that a decoder needs regardless of the image size, and its buffers of a few rows.
-const BESIDE: u64 = 2 << 20;
+/// Maximum number of bytes of a decoder that are not predicted, such as buffers of a few rows.
+const FIXED_BYTES: u64 = 2 << 20;
 
-fn files() -> Vec<(String, Vec<u8>)> {
+fn test_files() -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/large");
     let mut all: Vec<(String, Vec<u8>)> = std::fs::read_dir(folder)
         .unwrap()
@@ -43,21 +43,22 @@ fn files() -> Vec<(String, Vec<u8>)> {
 
 #[test]
 fn decoding_memory_stays_within_probe_estimate() {
-    let all = files();
+    let all = test_files();
     assert!(all.len() >= 20, "{}", all.len());
     for (name, bytes) in all {
-        let head = probe(&bytes, &Limits::default()).unwrap();
-        assert_eq!((head.width, head.height), SIZE, "{name}");
-        let counting = dhat::Profiler::builder().testing().build();
+        let header = probe(&bytes, &Limits::default()).unwrap();
+        assert_eq!((header.width, header.height), SIZE, "{name}");
+        let profiler = dhat::Profiler::builder().testing().build();
         let decoded = decode(&bytes, &Limits::default()).unwrap();
-        let held = dhat::HeapStats::get();
-        drop(counting);
+        let heap = dhat::HeapStats::get();
+        drop(profiler);
         let pixels = u64::from(SIZE.0) * u64::from(SIZE.1);
-        let (most, predicted) = (held.max_bytes as u64, head.decoding_bytes());
-        let per_pixel = most as f64 / pixels as f64;
-        println!("{name}: {per_pixel:.2} bytes a pixel, {} predicted", predicted / pixels);
-        assert!(most <= predicted + BESIDE, "{name}: {most} and not {predicted}");
-        assert_eq!(decoded.frame.data().len() as u64, head.decoded_bytes(), "{name}");
-        assert!(held.curr_bytes as u64 <= head.decoded_bytes() + 1024, "{name}: {} stay", held.curr_bytes);
+        let (peak, predicted) = (heap.max_bytes as u64, header.decoding_bytes());
+        let per_pixel = peak as f64 / pixels as f64;
+        println!("{name}: {per_pixel:.2} bytes per pixel, {} predicted", predicted / pixels);
+        assert!(peak <= predicted + FIXED_BYTES, "{name}: {peak} bytes, but {predicted} predicted");
+        assert_eq!(decoded.frame.data().len() as u64, header.decoded_bytes(), "{name}");
+        let remaining = heap.curr_bytes as u64;
+        assert!(remaining <= header.decoded_bytes() + 1024, "{name}: {remaining} bytes remain allocated");
     }
 }

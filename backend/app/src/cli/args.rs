@@ -59,7 +59,7 @@ pub struct Cli {
     /// The command to run. `None` means `up`.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// Values of variables.
+    /// Flags that set variables.
     #[command(flatten)]
     pub global: GlobalArgs,
 }
@@ -132,7 +132,7 @@ pub struct GlobalArgs {
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Set any variable of .env.example
-    #[arg(long, short, global = true, value_name = "NAME=VALUE", value_parser = assignment)]
+    #[arg(long, short, global = true, value_name = "NAME=VALUE", value_parser = parse_assignment)]
     set: Vec<(String, String)>,
     /// Address to listen on [HOST]
     #[arg(long, global = true, value_name = "ADDRESS")]
@@ -166,20 +166,20 @@ pub struct GlobalArgs {
     log_format: Option<String>,
 }
 
-fn assignment(text: &str) -> Result<(String, String), String> {
+fn parse_assignment(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("it must have the form NAME=VALUE")?;
     Ok((name.trim().to_owned(), value.to_owned()))
 }
 
 impl GlobalArgs {
     pub(super) fn sources(&self) -> Sources {
-        let set = self.set.iter().map(|(name, value)| Flag {
+        let set_flags = self.set.iter().map(|(name, value)| Flag {
             flag: "--set".into(),
             variable: name.clone(),
             value: value.clone(),
         });
         let accepted = self.accept_license.then(|| "true".to_owned());
-        let named = [
+        let named_flags = [
             ("host", "HOST", &self.host),
             ("port", "PORT", &self.port),
             ("database-url", "DATABASE_URL", &self.database_url),
@@ -191,10 +191,10 @@ impl GlobalArgs {
             ("log-level", "LOG_LEVEL", &self.log_level),
             ("log-format", "LOG_FORMAT", &self.log_format),
         ];
-        let named = named.into_iter().filter_map(|(flag, variable, value)| {
+        let named_flags = named_flags.into_iter().filter_map(|(flag, variable, value)| {
             let value = value.clone()?;
             Some(Flag { flag: format!("--{flag}"), variable: variable.into(), value })
         });
-        Sources::from_process(self.config.clone(), set.chain(named).collect())
+        Sources::from_process(self.config.clone(), set_flags.chain(named_flags).collect())
     }
 }

@@ -12,8 +12,8 @@ use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use store::blobs::deletions::Copied;
-use store::db::schema::OlderPrograms;
+use store::blobs::deletions::CopyTotals;
+use store::db::schema::OlderProgramPolicy;
 use store::erasures::deletion_log::Entry;
 use store::{Blobs, Store};
 
@@ -46,7 +46,7 @@ struct BackupReport {
     /// Size of the dump in bytes; `None` if the database was not dumped.
     database_bytes: Option<u64>,
     /// `None` with --only-erasures.
-    blobs: Option<Copied>,
+    blobs: Option<CopyTotals>,
     /// Number of lines in the deletion log.
     #[serde(rename = "journal")]
     deletion_log: u64,
@@ -54,24 +54,28 @@ struct BackupReport {
 
 /// Runs the command. The exit status is 3 if blobs are missing.
 pub(super) async fn backup(settings: &Settings, args: BackupArgs) -> anyhow::Result<Exit> {
-    let write = async |database: &Database| write(settings, database, &args).await;
+    let write = async |database: &Database| write_backup(settings, database, &args).await;
     let report = Database::with(settings, Sharing::Shared, write).await?;
-    output::json_or(args.json, &report, || show(&report))?;
+    output::print_json_or(args.json, &report, || print_report(&report))?;
     let missing = report.blobs.as_ref().map_or(0, |blobs| blobs.missing);
-    Ok(Exit::of(1, usize::try_from(missing).unwrap_or(usize::MAX)))
+    Ok(Exit::from_counts(1, usize::try_from(missing).unwrap_or(usize::MAX)))
 }
 
-/// Writes the backup. The database is copied first. Blobs are written before the rows that refer to
-/// them, so all blobs to which the dump refers exist by then. The deletion log is written last, so
-/// that it contains everything that was deleted in the meantime.
-async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> anyhow::Result<BackupReport> {
+/// Writes the backup. The database is dumped first. The service stores a blob before the row that
+/// refers to it, so all blobs to which the dump refers exist when blobs are copied. The deletion
+/// log is written last, so that it contains everything that was deleted in the meantime.
+async fn write_backup(
+    settings: &Settings,
+    database: &Database,
+    args: &BackupArgs,
+) -> anyhow::Result<BackupReport> {
     let _schema = database.store.schema().check().await?;
     let folder = &args.folder;
     output::create_private_folder(folder)
         .with_context(|| format!("cannot create the folder {}", folder.display()))?;
     let mut report = BackupReport::default();
     if !args.only_erasures && !args.without_database {
-        report.database_bytes = Some(dump(settings, database, folder).await?);
+        report.database_bytes = Some(dump_database(settings, database, folder).await?);
     }
     if !args.only_erasures {
         let copies = Blobs::open(&folder.join(BLOBS).to_string_lossy())?;
@@ -80,29 +84,29 @@ async fn write(settings: &Settings, database: &Database, args: &BackupArgs) -> a
         report.blobs = Some(blobs);
     }
     report.deletion_log = write_deletion_log(&database.store, folder).await?;
-    let whole = folder.clone();
-    tokio::task::spawn_blocking(move || restrict_all(&whole)).await?;
-    // A newer version may have migrated the database in the meantime, and refer to blobs in a way
-    // that this version does not know.
+    let backup = folder.clone();
+    tokio::task::spawn_blocking(move || restrict_backup(&backup)).await?;
+    // A newer version may have migrated the database in the meantime, and may refer to blobs in a
+    // way that this version does not support.
     let _schema = database.store.schema().check().await.context("the backup may be incomplete")?;
     Ok(report)
 }
 
-async fn dump(settings: &Settings, database: &Database, folder: &Path) -> anyhow::Result<u64> {
-    let (draft, whole) = (folder.join(".faces.dump.new"), folder.join(DUMP));
+async fn dump_database(settings: &Settings, database: &Database, folder: &Path) -> anyhow::Result<u64> {
+    let (temporary, target) = (folder.join(".faces.dump.new"), folder.join(DUMP));
     // The file is created here, so that no other user can read it. `pg_dump` writes into it.
-    private_file(&draft)?;
-    let file = format!("--file={}", draft.display());
+    create_private_file(&temporary)?;
+    let file = format!("--file={}", temporary.display());
     run_postgres_program(settings, "pg_dump", &database.url, ["--format=custom", "--no-password", &file])
         .await?;
-    let bytes = std::fs::metadata(&draft)?.len();
-    std::fs::rename(&draft, &whole).with_context(|| whole.display().to_string())?;
+    let bytes = std::fs::metadata(&temporary)?.len();
+    std::fs::rename(&temporary, &target).with_context(|| target.display().to_string())?;
     Ok(bytes)
 }
 
 async fn write_deletion_log(store: &Store, folder: &Path) -> anyhow::Result<u64> {
-    let (draft, whole) = (folder.join(".erasures.jsonl.new"), folder.join(DELETION_LOG));
-    let mut file = BufWriter::new(private_file(&draft)?);
+    let (temporary, target) = (folder.join(".erasures.jsonl.new"), folder.join(DELETION_LOG));
+    let mut file = BufWriter::new(create_private_file(&temporary)?);
     let mut written = 0;
     store
         .erasures()
@@ -112,25 +116,25 @@ async fn write_deletion_log(store: &Store, folder: &Path) -> anyhow::Result<u64>
         })
         .await?;
     file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()?;
-    std::fs::rename(&draft, &whole).with_context(|| whole.display().to_string())?;
+    std::fs::rename(&temporary, &target).with_context(|| target.display().to_string())?;
     Ok(written)
 }
 
-/// Restricts a backup to its owner: the folder may have existed, and earlier versions wrote files
-/// that other users can read. Other files in the folder are left alone.
-fn restrict_all(folder: &Path) {
-    restrict(folder);
+/// Removes the access of other users to a backup: the folder may have existed before, and earlier
+/// versions wrote files that other users can read. Does not change other files in the folder.
+fn restrict_backup(folder: &Path) {
+    restrict_path(folder);
     for file in [DUMP, DELETION_LOG] {
-        restrict(&folder.join(file));
+        restrict_path(&folder.join(file));
     }
-    let mut waiting = vec![folder.join(BLOBS)];
-    while let Some(path) = waiting.pop() {
-        restrict(&path);
+    let mut remaining = vec![folder.join(BLOBS)];
+    while let Some(path) = remaining.pop() {
+        restrict_path(&path);
         let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
         for entry in entries {
             match entry.file_type() {
-                Ok(kind) if kind.is_dir() => waiting.push(entry.path()),
-                Ok(kind) if kind.is_file() => restrict(&entry.path()),
+                Ok(kind) if kind.is_dir() => remaining.push(entry.path()),
+                Ok(kind) if kind.is_file() => restrict_path(&entry.path()),
                 _ => {}
             }
         }
@@ -138,29 +142,29 @@ fn restrict_all(folder: &Path) {
 }
 
 /// Removes the access of other users. Does nothing if the path does not exist or is a link.
-fn restrict(path: &Path) {
+fn restrict_path(path: &Path) {
     let Ok(metadata) = std::fs::symlink_metadata(path) else { return };
-    let private = if metadata.is_dir() { 0o700 } else { 0o600 };
+    let mode = if metadata.is_dir() { 0o700 } else { 0o600 };
     if metadata.is_symlink() || metadata.permissions().mode() & 0o077 == 0 {
         return;
     }
-    if let Err(error) = std::fs::set_permissions(path, Permissions::from_mode(private)) {
+    if let Err(error) = std::fs::set_permissions(path, Permissions::from_mode(mode)) {
         tracing::warn!(path = %path.display(), %error, "other users can read a part of the backup");
     }
 }
 
-fn private_file(path: &Path) -> anyhow::Result<File> {
+fn create_private_file(path: &Path) -> anyhow::Result<File> {
     output::create_private_file(path).with_context(|| path.display().to_string())
 }
 
-fn show(report: &BackupReport) -> anyhow::Result<()> {
+fn print_report(report: &BackupReport) -> anyhow::Result<()> {
     if let Some(bytes) = report.database_bytes {
-        output::line(format!("database: {}", output::megabytes(bytes)))?;
+        output::print_line(format!("database: {}", output::format_megabytes(bytes)))?;
     }
     if let Some(blobs) = &report.blobs {
-        output::copied(blobs)?;
+        output::print_copy_totals(blobs)?;
     }
-    output::line(format!("deletion log: {} lines", report.deletion_log))
+    output::print_line(format!("deletion log: {} lines", report.deletion_log))
 }
 
 /// The arguments of `restore`.
@@ -183,7 +187,7 @@ pub struct RestoreArgs {
 #[derive(Serialize)]
 struct RestoreReport {
     erased_again: Reapplied,
-    blobs: Copied,
+    blobs: CopyTotals,
 }
 
 /// Runs the command. The exit status is 3 if blobs are missing.
@@ -192,15 +196,15 @@ pub(super) async fn restore(settings: &Settings, args: RestoreArgs) -> anyhow::R
     let restore = async |database: &Database| restore_into(settings, database, &args, deletion_log).await;
     let report = Database::with(settings, Sharing::Exclusive, restore).await?;
     if args.json {
-        output::json(&report)?;
+        output::print_json(&report)?;
     } else {
         let Reapplied { faces, images, subjects, videos, addresses, collections } = report.erased_again;
-        output::line(format!(
+        output::print_line(format!(
             "deleted again: {faces} faces, {images} images, {subjects} people, {videos} videos, {addresses} addresses, {collections} collections"
         ))?;
-        output::copied(&report.blobs)?;
+        output::print_copy_totals(&report.blobs)?;
     }
-    Ok(Exit::of(1, usize::try_from(report.blobs.missing).unwrap_or(usize::MAX)))
+    Ok(Exit::from_counts(1, usize::try_from(report.blobs.missing).unwrap_or(usize::MAX)))
 }
 
 async fn restore_into(
@@ -219,20 +223,20 @@ async fn restore_into(
         ensure!(dump.is_file(), "{} does not exist", dump.display());
         // A single transaction restores all or nothing. The restoring user becomes the owner, and
         // privileges are not restored.
-        let how =
+        let flags =
             ["--exit-on-error", "--single-transaction", "--no-owner", "--no-privileges", "--no-comments"];
         let file = dump.to_string_lossy();
         run_postgres_program(
             settings,
             "pg_restore",
             &database.url,
-            how.into_iter().chain(["--no-password", &file]),
+            flags.into_iter().chain(["--no-password", &file]),
         )
         .await?;
     }
-    database.migrate(OlderPrograms::Stop).await?;
+    database.migrate(OlderProgramPolicy::Stop).await?;
     // An index outside the database may lack faces that the backup brought back.
-    store.index().forget_sets().await?;
+    store.index().delete_set_records().await?;
     let queue = Queue::new(store.pool().clone(), queue::Config::default());
     let erased_again = reapply(store, &queue, deletion_log).await.context("cannot apply the deletion log")?;
     let blobs = open_blobs(settings)?;
@@ -244,16 +248,16 @@ async fn restore_into(
 
 /// Reads the deletion log of the folder and those specified on the command line.
 fn read_deletion_logs(args: &RestoreArgs) -> anyhow::Result<Vec<Entry>> {
-    let own = args.folder.join(DELETION_LOG);
-    if !own.is_file() && args.erasures.is_empty() {
+    let backup_log = args.folder.join(DELETION_LOG);
+    if !backup_log.is_file() && args.erasures.is_empty() {
         let text = format!(
             "{} does not exist, and --erasures is not given; without a deletion log, deleted data would be restored",
-            own.display()
+            backup_log.display()
         );
         return Err(UsageError(text).into());
     }
     let mut entries = Vec::new();
-    for path in Some(own).filter(|path| path.is_file()).iter().chain(&args.erasures) {
+    for path in Some(backup_log).filter(|path| path.is_file()).iter().chain(&args.erasures) {
         entries.extend(read_log(path).with_context(|| path.display().to_string())?);
     }
     Ok(entries)
@@ -261,5 +265,7 @@ fn read_deletion_logs(args: &RestoreArgs) -> anyhow::Result<Vec<Entry>> {
 
 fn read_log(path: &Path) -> anyhow::Result<Vec<Entry>> {
     let lines = BufReader::new(File::open(path)?).lines().enumerate();
-    lines.map(|(at, line)| serde_json::from_str(&line?).with_context(|| format!("line {}", at + 1))).collect()
+    lines
+        .map(|(index, line)| serde_json::from_str(&line?).with_context(|| format!("line {}", index + 1)))
+        .collect()
 }

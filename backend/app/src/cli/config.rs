@@ -1,6 +1,6 @@
 //! Implements `config`, which prints the configuration.
 use super::Exit;
-use crate::config::{Loaded, env_example};
+use crate::config::{LoadedConfig, env_example};
 use crate::output;
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -24,22 +24,22 @@ enum ConfigCommand {
     Example,
 }
 
-pub(super) fn run(loaded: &Loaded, args: ConfigArgs) -> anyhow::Result<Exit> {
+pub(super) fn run(loaded: &LoadedConfig, args: ConfigArgs) -> anyhow::Result<Exit> {
     let ConfigCommand::Check { json } = args.command else {
-        output::line(env_example().trim_end())?;
+        output::print_line(env_example().trim_end())?;
         return Ok(Exit::Success);
     };
     // Applies the rule of the commands that listen, so that an operator sees the error before the
     // service starts.
-    loaded.settings.check_listen().map_err(crate::config::ConfigErrors::from)?;
+    loaded.settings.check_listen_address().map_err(crate::config::ConfigErrors::from)?;
     if json {
-        output::json(&json!({ "variables": loaded.resolved }))?;
+        output::print_json(&json!({ "variables": loaded.resolved }))?;
     } else {
-        let mut table = output::table_with_unbroken(&[0], ["variable", "value", "source"]);
+        let mut table = output::table_with_unbroken_columns(&[0], ["variable", "value", "source"]);
         for resolved in &loaded.resolved {
             table.add_row([resolved.name, resolved.value.as_deref().unwrap_or("(unset)"), &resolved.source]);
         }
-        output::line(table)?;
+        output::print_line(table)?;
     }
     Ok(Exit::Success)
 }

@@ -1,7 +1,7 @@
-//! Implements `detect`, which prints or draws the faces of images, and prints who appears in
-//! videos and when. It needs no database.
+//! Implements `detect`, which prints or draws the faces of images, and prints the people in videos
+//! with the times at which they are visible. It needs no database.
 use super::{Exit, UsageError};
-use crate::cli::options::{TimeBar, VideoArgs, time};
+use crate::cli::options::{VideoArgs, VideoProgressBar, format_video_time};
 use crate::config::{Settings, cores};
 use crate::decoder::open_decoder;
 use crate::image_files::is_video_file;
@@ -37,7 +37,7 @@ pub struct DetectArgs {
     #[arg(long)]
     no_embeddings: bool,
     /// Minimum det_score of a face, from 0.1 to 1 [default: that of the detector]
-    #[arg(long, value_name = "SCORE", value_parser = fraction)]
+    #[arg(long, value_name = "SCORE", value_parser = parse_fraction)]
     min_score: Option<f32>,
     /// Maximum number of faces per image, up to 1000; the best ones are kept [default: 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_FACES as i64))]
@@ -50,7 +50,7 @@ pub struct DetectArgs {
     enhance: bool,
     /// Views of an image that the detector processes [DETECTION_PASSES] [possible values: single,
     /// auto, thorough]
-    #[arg(long, value_name = "PASSES", value_parser = passes)]
+    #[arg(long, value_name = "PASSES", value_parser = parse_passes)]
     passes: Option<Passes>,
     /// Draw the boxes and landmarks of a single file, and write the result as PNG
     #[arg(long, value_name = "OUT.png")]
@@ -59,12 +59,12 @@ pub struct DetectArgs {
     video: VideoArgs,
 }
 
-fn fraction(text: &str) -> Result<f32, String> {
+fn parse_fraction(text: &str) -> Result<f32, String> {
     let number = text.parse().ok().filter(|score| (0.0..=1.0).contains(score));
     number.ok_or_else(|| "it must be a number from 0 to 1".into())
 }
 
-fn passes(text: &str) -> Result<Passes, String> {
+fn parse_passes(text: &str) -> Result<Passes, String> {
     match text {
         "single" => Ok(Passes::Single),
         "auto" => Ok(Passes::Auto),
@@ -91,8 +91,8 @@ impl DetectArgs {
     }
 }
 
-/// Why a file has no result: a stable code and a sentence.
-struct Refusal {
+/// The error of a file: a stable code and a sentence.
+struct FileError {
     reason: Reason,
     detail: String,
 }
@@ -117,7 +117,7 @@ pub(super) async fn run(settings: &Settings, args: DetectArgs) -> anyhow::Result
     };
     let videos =
         VideoDetector { settings, analyzer: &analyzer, options: video_options, decoder: OnceCell::new() };
-    let results: Vec<(PathBuf, Result<DetectedFile, Refusal>)> = stream::iter(&args.files)
+    let results: Vec<(PathBuf, Result<DetectedFile, FileError>)> = stream::iter(&args.files)
         .map(|file| analyze_file(&analyzer, &videos, file, &options, args.draw.as_deref()))
         // Results are in the order of the command line.
         .buffered(cores() + 1)
@@ -126,13 +126,13 @@ pub(super) async fn run(settings: &Settings, args: DetectArgs) -> anyhow::Result
     let failed = results.iter().filter(|(_, result)| result.is_err()).count();
     if args.json {
         let results =
-            results.iter().map(|(file, result)| document(file, result, &analyzer, options.embeddings));
+            results.iter().map(|(file, result)| result_json(file, result, &analyzer, options.embeddings));
         let results: Vec<Value> = results.collect();
-        output::json(&json!({ "results": results }))?;
+        output::print_json(&json!({ "results": results }))?;
     } else {
-        print(&results)?;
+        print_results(&results)?;
     }
-    Ok(Exit::of(results.len() - failed, failed))
+    Ok(Exit::from_counts(results.len() - failed, failed))
 }
 
 /// Analyzes a file and returns its path with the result. If `draw` is set, draws the faces into
@@ -143,7 +143,7 @@ async fn analyze_file(
     file: &Path,
     options: &AnalyzeOptions,
     draw: Option<&Path>,
-) -> anyhow::Result<(PathBuf, Result<DetectedFile, Refusal>)> {
+) -> anyhow::Result<(PathBuf, Result<DetectedFile, FileError>)> {
     let path = file.to_owned();
     if tokio::task::spawn_blocking(move || is_video_file(&path)).await? {
         if draw.is_some() {
@@ -154,7 +154,7 @@ async fn analyze_file(
     }
     let analysis = match analyze(analyzer, file, options).await {
         Ok(analysis) => analysis,
-        Err(refusal) => return Ok((file.to_owned(), Err(refusal))),
+        Err(error) => return Ok((file.to_owned(), Err(error))),
     };
     if let Some(out) = draw {
         write_drawing(out, &analysis).await?;
@@ -163,20 +163,20 @@ async fn analyze_file(
     Ok((file.to_owned(), Ok(DetectedFile::Image { faces: analysis.faces, document })))
 }
 
-async fn analyze(analyzer: &Analyzer, file: &Path, options: &AnalyzeOptions) -> Result<Analysis, Refusal> {
+async fn analyze(analyzer: &Analyzer, file: &Path, options: &AnalyzeOptions) -> Result<Analysis, FileError> {
     let bytes = tokio::fs::read(file)
         .await
-        .map_err(|error| Refusal { reason: Reason::Unreadable, detail: error.to_string() })?;
+        .map_err(|error| FileError { reason: Reason::Unreadable, detail: error.to_string() })?;
     analyzer
         .analyze(bytes.into(), options, Priority::Background)
         .await
-        .map_err(|error| Refusal { reason: error.reason(), detail: error.to_string() })
+        .map_err(|error| FileError { reason: error.reason(), detail: error.to_string() })
 }
 
 /// Returns the API's response or the error, with the name of the file added.
-fn document(
+fn result_json(
     file: &Path,
-    result: &Result<DetectedFile, Refusal>,
+    result: &Result<DetectedFile, FileError>,
     analyzer: &Analyzer,
     with_embeddings: bool,
 ) -> Value {
@@ -185,13 +185,13 @@ fn document(
         Ok(DetectedFile::Video(analysis)) => {
             server::video_result(analysis, analyzer.engine(), with_embeddings)
         }
-        Err(refusal) => json!({ "error": { "code": refusal.reason, "detail": refusal.detail } }),
+        Err(error) => json!({ "error": { "code": error.reason, "detail": error.detail } }),
     };
     document["file"] = json!(file);
     document
 }
 
-fn print(results: &[(PathBuf, Result<DetectedFile, Refusal>)]) -> anyhow::Result<()> {
+fn print_results(results: &[(PathBuf, Result<DetectedFile, FileError>)]) -> anyhow::Result<()> {
     let mut table =
         output::table(["file", "face", "x", "y", "width", "height", "score", "quality", "reasons"]);
     let mut images = 0;
@@ -221,10 +221,10 @@ fn print(results: &[(PathBuf, Result<DetectedFile, Refusal>)]) -> anyhow::Result
                     ]);
                 }
             }
-            Err(refusal) => eprintln!("error: {name}: {}", refusal.detail),
+            Err(error) => eprintln!("error: {name}: {}", error.detail),
         }
     }
-    if images > 0 { output::line(table) } else { Ok(()) }
+    if images > 0 { output::print_line(table) } else { Ok(()) }
 }
 
 async fn write_drawing(out: &Path, analysis: &Analysis) -> anyhow::Result<()> {
@@ -243,35 +243,36 @@ async fn write_drawing(out: &Path, analysis: &Analysis) -> anyhow::Result<()> {
 
 const BOX_COLOUR: [u8; 3] = [64, 255, 64];
 /// One colour per landmark: right eye, left eye, nose, right and left mouth corner.
-const COLOURS: [[u8; 3]; 5] = [[255, 64, 64], [64, 64, 255], [255, 255, 64], [255, 64, 255], [64, 255, 255]];
+const LANDMARK_COLOURS: [[u8; 3]; 5] =
+    [[255, 64, 64], [64, 64, 255], [255, 255, 64], [255, 64, 255], [64, 255, 255]];
 
 /// Draws every face onto the frame. The lines are thick enough to be visible at any image size.
 fn draw_faces(frame: &mut Frame, faces: &[Detection]) {
-    let thickness = (frame.width().max(frame.height()) / 400).max(2);
+    let thickness = (frame.width().max(frame.height()) / 400).max(2) as f32;
     for face in faces {
         let (x, y) = (face.bbox.x, face.bbox.y);
         let (right, bottom) = (x + face.bbox.width, y + face.bbox.height);
-        let t = thickness as f32;
-        fill(frame, x, y, right, y + t, BOX_COLOUR);
-        fill(frame, x, bottom - t, right, bottom, BOX_COLOUR);
-        fill(frame, x, y, x + t, bottom, BOX_COLOUR);
-        fill(frame, right - t, y, right, bottom, BOX_COLOUR);
-        for (point, colour) in face.landmarks.iter().zip(COLOURS) {
-            fill(frame, point.x - t, point.y - t, point.x + t, point.y + t, colour);
+        fill_rectangle(frame, x, y, right, y + thickness, BOX_COLOUR);
+        fill_rectangle(frame, x, bottom - thickness, right, bottom, BOX_COLOUR);
+        fill_rectangle(frame, x, y, x + thickness, bottom, BOX_COLOUR);
+        fill_rectangle(frame, right - thickness, y, right, bottom, BOX_COLOUR);
+        for (point, colour) in face.landmarks.iter().zip(LANDMARK_COLOURS) {
+            let (x, y) = (point.x, point.y);
+            fill_rectangle(frame, x - thickness, y - thickness, x + thickness, y + thickness, colour);
         }
     }
 }
 
 /// Fills the part of a rectangle that lies on the frame.
-fn fill(frame: &mut Frame, left: f32, top: f32, right: f32, bottom: f32, colour: [u8; 3]) {
+fn fill_rectangle(frame: &mut Frame, left: f32, top: f32, right: f32, bottom: f32, colour: [u8; 3]) {
     let (width, height) = (frame.width(), frame.height());
     // `as` saturates: values outside the frame end at its border, and NaN becomes 0.
     let clamp = |value: f32, limit: u32| (value.round().max(0.0) as u32).min(limit);
     let (left, right) = (clamp(left, width), clamp(right, width));
     for y in clamp(top, height)..clamp(bottom, height) {
         for x in left..right {
-            let at = (y as usize * width as usize + x as usize) * 3;
-            frame.data_mut()[at..at + 3].copy_from_slice(&colour);
+            let offset = (y as usize * width as usize + x as usize) * 3;
+            frame.data_mut()[offset..offset + 3].copy_from_slice(&colour);
         }
     }
 }
@@ -285,28 +286,28 @@ struct VideoDetector<'a> {
 }
 
 impl VideoDetector<'_> {
-    async fn analyze(&self, path: &Path) -> Result<VideoAnalysis, Refusal> {
+    async fn analyze(&self, path: &Path) -> Result<VideoAnalysis, FileError> {
         let open = async || {
             let video_decoding = tokio::task::block_in_place(|| open_decoder(self.settings));
             video_decoding.map_err(|error| error.to_string())?.decoder.map_err(|error| error.to_string())
         };
         let decoder = self.decoder.get_or_init(open).await.as_ref();
-        let decoder = decoder.map_err(|error| refusal(Reason::VideoUnavailable, error))?;
-        let file = File::open(path).map_err(|error| refusal(Reason::Unreadable, error))?;
-        let mut bar = TimeBar::start(path);
+        let decoder = decoder.map_err(|error| file_error(Reason::VideoUnavailable, error))?;
+        let file = File::open(path).map_err(|error| file_error(Reason::Unreadable, error))?;
+        let mut bar = VideoProgressBar::start(path);
         let (analyzer, options, priority) = (self.analyzer, &self.options, Priority::Background);
         let analyzed = VideoAnalyzer { analyzer, decoder, options, priority }.analyze(file, &mut bar).await;
         bar.finish();
-        analyzed.map_err(|error| refusal(error.reason(), error))
+        analyzed.map_err(|error| file_error(error.reason(), error))
     }
 }
 
-fn refusal(reason: Reason, error: impl ToString) -> Refusal {
-    Refusal { reason, detail: error.to_string() }
+fn file_error(reason: Reason, error: impl ToString) -> FileError {
+    FileError { reason, detail: error.to_string() }
 }
 
-/// Formats a number with the word for what is counted.
-fn counted(count: u64, one: &str, many: &str) -> String {
+/// Formats a count with the singular or the plural of its noun.
+fn format_count(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
@@ -314,38 +315,39 @@ fn counted(count: u64, one: &str, many: &str) -> String {
 fn print_video(name: &str, analysis: &VideoAnalysis) -> anyhow::Result<()> {
     let mut table = output::table(["person", "from", "to", "frames", "face", "quality"]);
     for track in &analysis.tracks {
+        let end = format_video_time(track.ended_us);
         let is_last = analysis.last_us == Some(track.ended_us);
         let best = track.faces.first();
         let size = best.map(|best| best.face.detection.bbox);
         let quality = best.and_then(|best| best.face.quality.as_ref());
         table.add_row([
             track.person.map_or_else(|| "unknown".into(), |person| person.to_string()),
-            time(track.started_us),
-            if is_last { format!("{} (end)", time(track.ended_us)) } else { time(track.ended_us) },
+            format_video_time(track.started_us),
+            if is_last { format!("{end} (end)") } else { end },
             track.samples.to_string(),
             size.map(|size| format!("{:.0}x{:.0}", size.width, size.height)).unwrap_or_default(),
             quality.map(|quality| format!("{:.2}", quality.overall)).unwrap_or_default(),
         ]);
     }
     let index = &analysis.index;
-    let duration = index.duration_us.map(time).unwrap_or_else(|| "unknown duration".into());
+    let duration = index.duration_us.map(format_video_time).unwrap_or_else(|| "unknown duration".into());
     let tolerance = analysis
         .tolerance_us
         .map_or_else(String::new, |us| format!("; times are exact to {:.2} s", us as f64 / 1e6));
-    output::line(format_args!(
+    output::print_line(format_args!(
         "{name}: {} {}x{}, {duration}; {} analysed, {}, {}{tolerance}",
         index.codec,
         index.width,
         index.height,
-        counted(analysis.frames, "frame", "frames"),
-        counted(analysis.people.into(), "person", "people"),
-        counted(analysis.tracks.len() as u64, "track", "tracks"),
+        format_count(analysis.frames, "frame", "frames"),
+        format_count(analysis.people.into(), "person", "people"),
+        format_count(analysis.tracks.len() as u64, "track", "tracks"),
     ))?;
     if let Some(damage) = &analysis.damage {
-        let what = if damage.truncated { "the end of the file is missing" } else { "the file is damaged" };
-        eprintln!("warning: {name}: {what}: {}", damage.message);
+        let kind = if damage.truncated { "the end of the file is missing" } else { "the file is damaged" };
+        eprintln!("warning: {name}: {kind}: {}", damage.message);
     }
-    if analysis.tracks.is_empty() { Ok(()) } else { output::line(table) }
+    if analysis.tracks.is_empty() { Ok(()) } else { output::print_line(table) }
 }
 
 #[cfg(test)]
@@ -363,7 +365,7 @@ mod tests {
         assert_eq!(frame.pixel(49, 39), BOX_COLOUR);
         assert_eq!(frame.pixel(20, 20), [0; 3]);
         assert_eq!(frame.pixel(9, 10), [0; 3]);
-        assert_eq!(frame.pixel(30, 30), COLOURS[4]);
+        assert_eq!(frame.pixel(30, 30), LANDMARK_COLOURS[4]);
     }
 
     #[test]

@@ -24,24 +24,24 @@ pub struct GpuArgs {
 
 pub(super) async fn run(settings: &Settings, args: GpuArgs) -> anyhow::Result<Exit> {
     if args.test {
-        return test(settings, args.json).await;
+        return run_tests(settings, args.json).await;
     }
     // The device of a model is known only after it is loaded. A device that the driver lists may
     // still not work.
     let mut report = start_engine(settings).await?.report();
     report.add_operation(tokio::task::block_in_place(|| open_decoder(settings))?.report);
-    output::json_or(args.json, &report, || print(&report))?;
+    output::print_json_or(args.json, &report, || print_report(&report))?;
     Ok(Exit::Success)
 }
 
-fn print(report: &DeviceReport) -> anyhow::Result<()> {
-    output::line(format!("ONNX Runtime {}", report.runtime_version))?;
+fn print_report(report: &DeviceReport) -> anyhow::Result<()> {
+    output::print_line(format!("ONNX Runtime {}", report.runtime_version))?;
     let mut providers = output::table(["backend", "in this program", "in the library"]);
     let yes_or_no = |is_present: bool| if is_present { "yes" } else { "no" };
     for provider in &report.providers {
         providers.add_row([provider.name, yes_or_no(provider.in_build), yes_or_no(provider.in_library)]);
     }
-    output::line(providers)?;
+    output::print_line(providers)?;
     print_devices(&report.devices)?;
     let mut operations = output::table(["operation", "requested", "runs on"]);
     let mut reasons = Reasons::default();
@@ -49,9 +49,9 @@ fn print(report: &DeviceReport) -> anyhow::Result<()> {
         operations.add_row([operation.operation, &operation.requested, &operation.effective]);
         reasons.add(operation.operation, operation.reason.as_deref());
     }
-    output::line(operations)?;
+    output::print_line(operations)?;
     reasons.print()?;
-    let mut models = output::table_with_unbroken(
+    let mut models = output::table_with_unbroken_columns(
         &[0],
         ["model", "device", "provider", "dtype", "sessions", "load s", "GPU memory before", "after"],
     );
@@ -63,11 +63,11 @@ fn print(report: &DeviceReport) -> anyhow::Result<()> {
             model.precision.to_owned(),
             model.sessions.to_string(),
             format!("{:.2}", model.seconds),
-            memory(model.memory_before),
-            memory(model.memory_after),
+            format_memory(model.memory_before),
+            format_memory(model.memory_after),
         ]);
     }
-    output::line(models)
+    output::print_line(models)
 }
 
 /// Reasons without duplicates, each with the operations or devices to which it applies.
@@ -78,55 +78,57 @@ impl Reasons {
     fn add(&mut self, name: &str, reason: Option<&str>) {
         let Some(reason) = reason else { return };
         match self.0.iter_mut().find(|(existing, _)| existing == reason) {
-            Some((_, names)) if names.iter().any(|existing_name| existing_name == name) => {}
+            Some((_, names)) if names.iter().any(|existing| existing == name) => {}
             Some((_, names)) => names.push(name.to_owned()),
             None => self.0.push((reason.to_owned(), vec![name.to_owned()])),
         }
     }
 
     fn print(&self) -> anyhow::Result<()> {
-        self.0.iter().try_for_each(|(reason, names)| output::line(format!("{}: {reason}", names.join(", "))))
+        self.0
+            .iter()
+            .try_for_each(|(reason, names)| output::print_line(format!("{}: {reason}", names.join(", "))))
     }
 }
 
 fn print_devices(gpus: &[GpuDevice]) -> anyhow::Result<()> {
     if gpus.is_empty() {
-        return output::line("no GPU found");
+        return output::print_line("no GPU found");
     }
     let mut devices =
         output::table(["GPU", "name", "backend", "capability", "memory used", "memory", "busy", "driver"]);
     for device in gpus {
-        let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "?".into());
+        let or_unknown = |value: &Option<String>| value.clone().unwrap_or_else(|| "?".into());
         devices.add_row([
             device.id.to_string(),
             device.name.clone(),
             device.backend.to_owned(),
-            text(&device.compute_capability),
-            memory(device.memory_used),
-            memory(device.memory_total),
+            or_unknown(&device.compute_capability),
+            format_memory(device.memory_used),
+            format_memory(device.memory_total),
             device.utilization.map_or_else(|| "?".into(), |share| format!("{:.0} %", share * 100.0)),
-            text(&device.driver),
+            or_unknown(&device.driver),
         ]);
     }
-    output::line(devices)
+    output::print_line(devices)
 }
 
-fn memory(bytes: Option<u64>) -> String {
-    bytes.map_or_else(|| "?".into(), output::megabytes)
+fn format_memory(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "?".into(), output::format_megabytes)
 }
 
-async fn test(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
-    let config = Config { dylib_path: settings.library(true), ..settings.inference() };
+async fn run_tests(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
+    let config = Config { dylib_path: settings.onnx_runtime_library(true), ..settings.inference() };
     let pack = prepare_models(settings).await?;
     let report = tokio::task::spawn_blocking(move || inference::self_test(&config, &pack)).await??;
-    output::json_or(json, &report, || print_tests(&report))?;
-    Ok(exit_of_tests(&report.tests, settings.gpu.backend))
+    output::print_json_or(json, &report, || print_tests(&report))?;
+    Ok(exit_from_tests(&report.tests, settings.gpu.backend))
 }
 
 fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
-    output::line(format!("ONNX Runtime {}", report.runtime_version))?;
+    output::print_line(format!("ONNX Runtime {}", report.runtime_version))?;
     print_devices(&report.devices)?;
-    let mut table: Table = output::table_with_unbroken(
+    let mut table: Table = output::table_with_unbroken_columns(
         &[1],
         [
             "device",
@@ -156,9 +158,10 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
             TestResult::Absent => "absent",
         };
         let load = test.load.as_ref();
-        let growth = load.and_then(|load| Some(load.memory_after?.saturating_sub(load.memory_before?)));
-        let lines = |of: &dyn Fn(&inference::BatchRun) -> String| {
-            test.runs.iter().map(of).collect::<Vec<_>>().join("\n")
+        let memory_growth =
+            load.and_then(|load| Some(load.memory_after?.saturating_sub(load.memory_before?)));
+        let run_lines = |format: &dyn Fn(&inference::BatchRun) -> String| {
+            test.runs.iter().map(format).collect::<Vec<_>>().join("\n")
         };
         let milliseconds = |seconds: f64| format!("{:.1}", seconds * 1e3);
         table.add_row([
@@ -166,19 +169,19 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
             test.operation.unwrap_or_default().to_owned(),
             result.to_owned(),
             test.session_seconds.map(|seconds| format!("{seconds:.2}")).unwrap_or_default(),
-            lines(&|run| run.batch.to_string()),
-            lines(&|run| milliseconds(run.first_seconds)),
-            lines(&|run| run.steady_seconds.map(milliseconds).unwrap_or_default()),
-            lines(&|run| format!("{:.3} %", run.difference * 100.0)),
-            growth.map(output::megabytes).unwrap_or_default(),
+            run_lines(&|run| run.batch.to_string()),
+            run_lines(&|run| milliseconds(run.first_seconds)),
+            run_lines(&|run| run.steady_seconds.map(milliseconds).unwrap_or_default()),
+            run_lines(&|run| format!("{:.3} %", run.difference * 100.0)),
+            memory_growth.map(output::format_megabytes).unwrap_or_default(),
         ]);
     }
-    output::line(table)?;
+    output::print_line(table)?;
     reasons.print()
 }
 
 /// Returns the exit status of the tests, depending on the configured `backend`.
-fn exit_of_tests(tests: &[DeviceTest], backend: GpuBackend) -> Exit {
+fn exit_from_tests(tests: &[DeviceTest], backend: GpuBackend) -> Exit {
     let requested = match backend {
         GpuBackend::Auto | GpuBackend::Cpu => None,
         GpuBackend::Cuda => Some("cuda"),
@@ -187,9 +190,9 @@ fn exit_of_tests(tests: &[DeviceTest], backend: GpuBackend) -> Exit {
         GpuBackend::Mps => Some("mps"),
     };
     let passed = |provider: Option<&str>| {
-        tests
-            .iter()
-            .any(|test| test.outcome == TestResult::Passed && provider.is_none_or(|p| p == test.provider))
+        tests.iter().any(|test| {
+            test.outcome == TestResult::Passed && provider.is_none_or(|provider| provider == test.provider)
+        })
     };
     if !passed(None) || requested.is_some() && !passed(requested) {
         Exit::Failure
@@ -204,18 +207,19 @@ fn exit_of_tests(tests: &[DeviceTest], backend: GpuBackend) -> Exit {
 mod tests {
     use super::*;
 
-    fn of(provider: &'static str, outcome: TestResult) -> DeviceTest {
+    fn device_test(provider: &'static str, outcome: TestResult) -> DeviceTest {
         DeviceTest { provider, device: provider.into(), outcome, ..DeviceTest::default() }
     }
 
     #[test]
     fn gpu_test_exit_code_follows_requested_backend() {
         use TestResult::{Absent, Failed, Passed};
-        let without_gpu = [of("cpu", Passed), of("cuda", Absent)];
-        assert_eq!(exit_of_tests(&without_gpu, GpuBackend::Auto), Exit::Success);
-        assert_eq!(exit_of_tests(&without_gpu, GpuBackend::Cuda), Exit::Failure);
-        let some = [of("cpu", Passed), of("cuda", Passed), of("cuda", Failed)];
-        assert_eq!(exit_of_tests(&some, GpuBackend::Cuda), Exit::Partial);
-        assert_eq!(exit_of_tests(&[of("cpu", Failed)], GpuBackend::Auto), Exit::Failure);
+        let without_gpu = [device_test("cpu", Passed), device_test("cuda", Absent)];
+        assert_eq!(exit_from_tests(&without_gpu, GpuBackend::Auto), Exit::Success);
+        assert_eq!(exit_from_tests(&without_gpu, GpuBackend::Cuda), Exit::Failure);
+        let with_failure =
+            [device_test("cpu", Passed), device_test("cuda", Passed), device_test("cuda", Failed)];
+        assert_eq!(exit_from_tests(&with_failure, GpuBackend::Cuda), Exit::Partial);
+        assert_eq!(exit_from_tests(&[device_test("cpu", Failed)], GpuBackend::Auto), Exit::Failure);
     }
 }

@@ -3,22 +3,22 @@
 mod recall;
 use super::{Exit, UsageError};
 use crate::config::{SearchIndex, Settings};
-use crate::output::{self, at};
+use crate::output::{self, format_time};
 use crate::service::{Database, Sharing, listen_for_signals, search_index};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::time::Duration;
-use store::db::schema::OlderPrograms;
+use store::db::schema::OlderProgramPolicy;
 use store::index::changes::{IndexSet, IndexSetState};
-use store::index::external::{Checked, ExternalIndex, Followed};
+use store::index::external::{CheckResult, ExternalIndex, StepOutcome};
 use store::index::pgvector::HnswIndex;
 use store::index::{FaceIndex, Pgvector};
 use store::{Store, StoreError};
 
-/// Number of times in succession that a command tries again while the index is not available.
-const MAX_FAILURES: usize = 10;
-const PAUSE: Duration = Duration::from_secs(1);
+/// Maximum number of consecutive retries while the index is not available.
+const MAX_RETRIES: usize = 10;
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// The arguments of `index`.
 #[derive(Args, Debug)]
@@ -83,11 +83,10 @@ pub(super) async fn run(settings: &Settings, args: IndexArgs) -> anyhow::Result<
     Database::with(settings, Sharing::Shared, async |database| {
         let signal = listen_for_signals()?;
         let work = async {
-            database.migrate(OlderPrograms::Keep).await?;
+            database.migrate(OlderProgramPolicy::FailMigration).await?;
             dispatch(settings, database, args).await
         };
-        // An interrupted command changes nothing that the next one, or the service, cannot
-        // continue.
+        // The service or the next command continues the work of an interrupted command.
         signal.run_until_cancelled(work).await.unwrap_or(Ok(Exit::Failure))
     })
     .await
@@ -129,22 +128,22 @@ async fn status(settings: &Settings, store: &Store, json: bool) -> anyhow::Resul
         pgvector: Pgvector::new(store.pool().clone()).indexes().await?,
     };
     if json {
-        return output::json(&status).map(|()| Exit::Success);
+        return output::print_json(&status).map(|()| Exit::Success);
     }
-    output::line(format!(
+    output::print_line(format!(
         "SEARCH_INDEX={}; {} changes to follow, the oldest {:.1} s old",
         status.search_index, status.changes, status.lag_seconds
     ))?;
     let mut table = output::table(["Index", "Model", "State", "Faces", "Size", "Since", "Last comparison"]);
     for set in &status.sets {
-        let checked = set.checked_at.map(|time| format!("{}: {}", at(time), outcome(set)));
+        let checked = set.checked_at.map(|time| format!("{}: {}", format_time(time), comparison_result(set)));
         table.add_row([
             set.index_name.clone(),
             set.model.clone(),
             set.state.to_string(),
             set.faces.map(|faces| faces.to_string()).unwrap_or_default(),
             String::new(),
-            at(set.served_at.unwrap_or(set.created_at)),
+            format_time(set.served_at.unwrap_or(set.created_at)),
             checked.unwrap_or_default(),
         ]);
     }
@@ -154,30 +153,26 @@ async fn status(settings: &Settings, store: &Store, json: bool) -> anyhow::Resul
             (Some(_), true) => "complete",
             (Some(_), false) => "incomplete",
         };
-        let (size, none) = (
-            index.bytes.map(|bytes| output::megabytes(bytes.unsigned_abs())).unwrap_or_default(),
-            String::new,
-        );
-        let name = SearchIndex::Pgvector.name().to_owned();
-        table.add_row([name, index.model.clone(), state.into(), none(), size, none(), none()]);
+        let size =
+            index.bytes.map(|bytes| output::format_megabytes(bytes.unsigned_abs())).unwrap_or_default();
+        table.add_row([SearchIndex::Pgvector.name(), &index.model, state, "", &size, "", ""]);
     }
-    output::line(table)?;
+    output::print_line(table)?;
     Ok(Exit::Success)
 }
 
 /// Returns the result of the last comparison of a set, in words.
-fn outcome(set: &IndexSet) -> String {
-    match checked(set) {
-        Some(checked) if checked.is_equal() => format!("{} faces, equal", checked.rows),
-        Some(checked) => format!(
-            "{} missing, {} surplus, {} different",
-            checked.missing, checked.surplus, checked.different
-        ),
+fn comparison_result(set: &IndexSet) -> String {
+    match last_comparison(set) {
+        Some(result) if result.is_equal() => format!("{} faces, equal", result.rows),
+        Some(result) => {
+            format!("{} missing, {} surplus, {} different", result.missing, result.surplus, result.different)
+        }
         None => String::new(),
     }
 }
 
-fn checked(set: &IndexSet) -> Option<Checked> {
+fn last_comparison(set: &IndexSet) -> Option<CheckResult> {
     serde_json::from_value(set.check_result.clone()?).ok()
 }
 
@@ -191,10 +186,10 @@ async fn rebuild_pgvector(store: &Store) -> anyhow::Result<()> {
 }
 
 async fn rebuild_external(settings: &Settings, store: &Store) -> anyhow::Result<()> {
-    let index = external(settings, store)?;
+    let index = open_external_index(settings, store)?;
     let requested = store.index().request_rebuild(index.name()).await?;
     eprintln!("{requested} sets are being built; searches use the old ones meanwhile");
-    carry_out(&index, store, is_complete).await
+    apply_changes_until(&index, store, is_complete).await
 }
 
 fn is_complete(sets: &[IndexSet]) -> bool {
@@ -202,39 +197,40 @@ fn is_complete(sets: &[IndexSet]) -> bool {
 }
 
 async fn verify(settings: &Settings, store: &Store, json: bool) -> anyhow::Result<Exit> {
-    let index = external(settings, store)?;
-    // Only complete sets can be compared. A set that is replaced meanwhile has no result.
+    let index = open_external_index(settings, store)?;
+    // Only complete sets can be compared. A set that is replaced in the meantime has no result.
     loop {
-        carry_out(&index, store, is_complete).await?;
+        apply_changes_until(&index, store, is_complete).await?;
         store.index().request_check(index.name()).await?;
-        carry_out(&index, store, |sets| sets.iter().all(|set| set.check_requested_at.is_none())).await?;
+        apply_changes_until(&index, store, |sets| sets.iter().all(|set| set.check_requested_at.is_none()))
+            .await?;
         let sets = search_index::sets(store).await?;
         if is_complete(&sets) && sets.iter().all(|set| set.check_result.is_some()) {
             break;
         }
     }
     let sets = search_index::sets(store).await?;
-    let equal = |set: &IndexSet| checked(set).is_some_and(|checked| checked.is_equal());
-    let different = sets.iter().filter(|set| set.state == IndexSetState::Serving && !equal(set)).count();
+    let is_equal = |set: &IndexSet| last_comparison(set).is_some_and(|comparison| comparison.is_equal());
+    let different = sets.iter().filter(|set| set.state == IndexSetState::Serving && !is_equal(set)).count();
     if json {
-        output::json(&sets)?;
+        output::print_json(&sets)?;
     } else {
         for set in &sets {
-            output::line(format!("{}: {}", set.model, outcome(set)))?;
+            output::print_line(format!("{}: {}", set.model, comparison_result(set)))?;
         }
     }
     Ok(if different == 0 { Exit::Success } else { Exit::Partial })
 }
 
-/// Waits until a request is carried out, and works beside the service. Prints the progress when it
-/// changes.
-async fn carry_out(
+/// Applies changes to the index, in turns with a running service, until `is_done` returns `true`.
+/// Prints the progress when it changes.
+async fn apply_changes_until(
     index: &ExternalIndex,
     store: &Store,
-    done: impl Fn(&[IndexSet]) -> bool,
+    is_done: impl Fn(&[IndexSet]) -> bool,
 ) -> anyhow::Result<()> {
     let mut is_first = true;
-    let mut shown = String::new();
+    let mut printed = String::new();
     let mut failures = 0;
     loop {
         let sets = search_index::sets(store).await?;
@@ -244,25 +240,25 @@ async fn carry_out(
             "there is no set to build; start the service with SEARCH_INDEX={} first",
             index.name()
         );
-        if !sets.is_empty() && done(&sets) {
+        if !sets.is_empty() && is_done(&sets) {
             return Ok(());
         }
-        let progress = progress(&sets);
-        if progress != shown {
+        let progress = progress_text(&sets);
+        if progress != printed {
             eprintln!("{progress}");
-            shown = progress;
+            printed = progress;
         }
         is_first = false;
-        let wait = match index.step(search_index::STEP_CHANGES).await {
-            Ok(Followed::Applied(changes)) => {
+        let wait = match index.step(search_index::CHANGES_PER_STEP).await {
+            Ok(StepOutcome::Applied(changes)) => {
                 failures = 0;
                 if changes > 0 { Duration::ZERO } else { search_index::IDLE_PAUSE }
             }
-            Ok(Followed::Busy) => search_index::IDLE_PAUSE,
-            Err(StoreError::IndexUnavailable(reason)) if failures < MAX_FAILURES => {
+            Ok(StepOutcome::Busy) => search_index::IDLE_PAUSE,
+            Err(StoreError::IndexUnavailable(reason)) if failures < MAX_RETRIES => {
                 eprintln!("{reason}; trying again");
                 failures += 1;
-                PAUSE
+                RETRY_PAUSE
             }
             Err(error) => return Err(error.into()),
         };
@@ -270,7 +266,7 @@ async fn carry_out(
     }
 }
 
-fn progress(sets: &[IndexSet]) -> String {
+fn progress_text(sets: &[IndexSet]) -> String {
     let line = |set: &IndexSet| match set.state {
         IndexSetState::Building => {
             format!("{}: building, {} faces", set.model, set.faces.unwrap_or_default())
@@ -280,7 +276,7 @@ fn progress(sets: &[IndexSet]) -> String {
     sets.iter().map(line).collect::<Vec<_>>().join("; ")
 }
 
-fn external(settings: &Settings, store: &Store) -> anyhow::Result<ExternalIndex> {
+fn open_external_index(settings: &Settings, store: &Store) -> anyhow::Result<ExternalIndex> {
     let engine = search_index::open_engine(settings)?.ok_or_else(|| {
         UsageError(
             "SEARCH_INDEX=pgvector has no index outside the database; allowed: SEARCH_INDEX=qdrant, or `index rebuild --index pgvector`"
@@ -290,8 +286,8 @@ fn external(settings: &Settings, store: &Store) -> anyhow::Result<ExternalIndex>
     Ok(ExternalIndex::new(store.pool().clone(), engine).with_config(settings.search_index()))
 }
 
-/// Drops the indexes of pgvector. Fails if the index outside Postgres is not complete. With
-/// `forget`, deletes only the records of the index `qdrant`.
+/// Drops the indexes of pgvector, or with `forget`, only the records of the index `qdrant`. Fails
+/// if the index outside Postgres is not complete.
 async fn drop_indexes(
     settings: &Settings,
     store: &Store,
@@ -301,16 +297,20 @@ async fn drop_indexes(
     let name = index.name();
     let used = settings.storage.search_index;
     if index == used {
-        let other = if index == SearchIndex::Pgvector { ", or add --bulk-load" } else { "" };
-        return Err(
-            UsageError(format!("SEARCH_INDEX={name} uses the index {name}; change it first{other}")).into()
-        );
+        let alternative = if index == SearchIndex::Pgvector { ", or add --bulk-load" } else { "" };
+        return Err(UsageError(format!(
+            "SEARCH_INDEX={name} uses the index {name}; change it first{alternative}"
+        ))
+        .into());
     }
     if forget {
         if index != SearchIndex::Qdrant {
             return Err(UsageError(format!("--forget is for --index qdrant, not for {name}")).into());
         }
-        anyhow::ensure!(store.index().forget(name).await?, "the database has no record of the index qdrant");
+        anyhow::ensure!(
+            store.index().delete_records(name).await?,
+            "the database has no record of the index qdrant"
+        );
         return Ok(());
     }
     if index != SearchIndex::Pgvector {
@@ -336,8 +336,8 @@ async fn drop_indexes(
     Ok(())
 }
 
-/// Drops the indexes that searches use. Building them again after many faces were stored takes a
-/// small part of the time to add the faces one by one.
+/// Drops the indexes that searches use. To build them again after many faces were stored is much
+/// faster than to add the faces one by one.
 async fn drop_for_bulk_load(settings: &Settings, store: &Store, index: SearchIndex) -> anyhow::Result<()> {
     let used = settings.storage.search_index;
     if index != SearchIndex::Pgvector || used != index {

@@ -1,9 +1,9 @@
 //! Implements `jobs list|show|retry|cancel|purge|stats`, with which operators manage the queue. The
 //! commands need only the database.
-use super::options::span;
+use super::options::parse_duration;
 use super::{Exit, UsageError};
 use crate::config::Settings;
-use crate::output::{self, at};
+use crate::output::{self, format_time};
 use crate::service::{Database, Sharing};
 use clap::{Args, Subcommand};
 use pipeline::{CrawlError, Crawls};
@@ -11,7 +11,7 @@ use queue::{JobRow, JobState, Queue, QueueError};
 use serde_json::{Value, json};
 use std::time::Duration;
 use store::StoreError;
-use store::db::schema::OlderPrograms;
+use store::db::schema::OlderProgramPolicy;
 use uuid::Uuid;
 
 /// The arguments of `jobs`.
@@ -45,7 +45,7 @@ enum JobsCommand {
     /// Delete the records of discarded jobs, which are kept until then
     Purge {
         /// Minimum time since the job ended: 12h, 90d, 52w
-        #[arg(long, value_name = "TIME", value_parser = span)]
+        #[arg(long, value_name = "TIME", value_parser = parse_duration)]
         older_than: time::Duration,
     },
     /// Print the number of waiting, running and failed jobs by kind, and their rates
@@ -59,7 +59,7 @@ enum JobsCommand {
 #[derive(Args, Debug)]
 struct ListArgs {
     /// State: available, running, retryable, completed, discarded, cancelled, or any
-    #[arg(long, default_value = "discarded", value_parser = state_filter)]
+    #[arg(long, default_value = "discarded", value_parser = parse_state_filter)]
     state: StateFilter,
     /// Only jobs of this kind, such as scan_image
     #[arg(long)]
@@ -96,7 +96,7 @@ struct RetryArgs {
 #[derive(Clone, Copy, Debug)]
 struct StateFilter(Option<JobState>);
 
-fn state_filter(text: &str) -> Result<StateFilter, String> {
+fn parse_state_filter(text: &str) -> Result<StateFilter, String> {
     match text {
         "any" => Ok(StateFilter(None)),
         state => state
@@ -108,7 +108,7 @@ fn state_filter(text: &str) -> Result<StateFilter, String> {
 
 pub(super) async fn run(settings: &Settings, args: JobsArgs) -> anyhow::Result<Exit> {
     Database::with(settings, Sharing::Shared, async |database| {
-        database.migrate(OlderPrograms::Keep).await?;
+        database.migrate(OlderProgramPolicy::FailMigration).await?;
         let queue = Queue::new(database.store.pool().clone(), queue::Config::default());
         let crawls = Crawls::new(database.store.clone(), queue.clone()).with_config(settings.crawls());
         dispatch(&queue, &crawls, args).await
@@ -125,13 +125,13 @@ async fn dispatch(queue: &Queue, crawls: &Crawls, args: JobsArgs) -> anyhow::Res
                 "there is no job {id}; `facecrawl jobs list --state any` lists all jobs"
             ))
             .into()),
-            job => show(&job?, json),
+            job => print_job(&job?, json),
         },
         JobsCommand::Retry(args) => {
             let mut results = JobResults::default();
             if args.all {
                 let retried = crawls.retry_discarded(args.kind.as_deref(), args.crawl).await?;
-                (results.done, results.left) = (retried.retried, retried.left);
+                (results.done, results.rejected) = (retried.retried, retried.rejected);
             }
             for id in args.ids {
                 results.add(id, crawls.retry(id).await)?;
@@ -147,7 +147,9 @@ async fn dispatch(queue: &Queue, crawls: &Crawls, args: JobsArgs) -> anyhow::Res
         }
         JobsCommand::Purge { older_than } => {
             let purged = queue.jobs().purge_discarded(older_than.unsigned_abs()).await?;
-            output::json_or(json, &json!({ "purged": purged }), || output::line(format!("{purged} purged")))?;
+            output::print_json_or(json, &json!({ "purged": purged }), || {
+                output::print_line(format!("{purged} purged"))
+            })?;
             Ok(Exit::Success)
         }
         JobsCommand::Stats { window } => stats(queue, Duration::from_secs(window), json).await,
@@ -156,7 +158,7 @@ async fn dispatch(queue: &Queue, crawls: &Crawls, args: JobsArgs) -> anyhow::Res
 
 async fn list(queue: &Queue, args: ListArgs, json: bool) -> anyhow::Result<Exit> {
     let ListArgs { state: StateFilter(requested), kind, crawl, before, limit } = args;
-    // One more row shows whether the list continues.
+    // An additional row shows whether there is a next page.
     let mut jobs = queue.jobs().list(requested, kind.as_deref(), crawl, before, limit + 1).await?;
     let has_next = jobs.len() as i64 > limit;
     if has_next {
@@ -164,10 +166,12 @@ async fn list(queue: &Queue, args: ListArgs, json: bool) -> anyhow::Result<Exit>
     }
     let next = jobs.last().filter(|_| has_next).map(|job| job.id);
     if json {
-        return output::json(&json!({ "jobs": jobs.iter().map(view).collect::<Vec<_>>(), "next": next }))
-            .map(|()| Exit::Success);
+        return output::print_json(
+            &json!({ "jobs": jobs.iter().map(job_json).collect::<Vec<_>>(), "next": next }),
+        )
+        .map(|()| Exit::Success);
     }
-    let mut table = output::table_with_unbroken(
+    let mut table = output::table_with_unbroken_columns(
         &[0],
         ["Id", "Kind", "State", "Attempt", "Scheduled", "Ended", "Last error"],
     );
@@ -175,27 +179,27 @@ async fn list(queue: &Queue, args: ListArgs, json: bool) -> anyhow::Result<Exit>
         table.add_row([
             job.id.to_string(),
             job.kind.clone(),
-            state(job),
+            state_text(job),
             format!("{} of {}", job.attempt, job.max_attempts),
-            at(job.scheduled_at),
-            job.finished_at.map(at).unwrap_or_default(),
+            format_time(job.scheduled_at),
+            job.finished_at.map(format_time).unwrap_or_default(),
             job.last_error.clone().unwrap_or_default(),
         ]);
     }
-    output::line(table)?;
+    output::print_line(table)?;
     if let Some(next) = next {
         eprintln!("{} shown; --before {next} lists more", jobs.len());
     }
     Ok(Exit::Success)
 }
 
-fn show(job: &JobRow, json: bool) -> anyhow::Result<Exit> {
-    let view = view(job);
+fn print_job(job: &JobRow, json: bool) -> anyhow::Result<Exit> {
+    let document = job_json(job);
     if json {
-        return output::json(&view).map(|()| Exit::Success);
+        return output::print_json(&document).map(|()| Exit::Success);
     }
     let mut table = output::table(["Field", "Value"]);
-    for (field, value) in view.as_object().into_iter().flatten() {
+    for (field, value) in document.as_object().into_iter().flatten() {
         let text = match value {
             Value::Null => String::new(),
             Value::String(text) => text.clone(),
@@ -203,7 +207,7 @@ fn show(job: &JobRow, json: bool) -> anyhow::Result<Exit> {
         };
         table.add_row([field.clone(), text]);
     }
-    output::line(table)?;
+    output::print_line(table)?;
     Ok(Exit::Success)
 }
 
@@ -241,14 +245,14 @@ async fn stats(queue: &Queue, window: Duration, json: bool) -> anyhow::Result<Ex
         }));
     }
     let report = json!({ "window_seconds": window.as_secs(), "kinds": kinds });
-    output::json_or(json, &report, || output::line(table))?;
+    output::print_json_or(json, &report, || output::print_line(table))?;
     Ok(Exit::Success)
 }
 
 #[derive(Default)]
 struct JobResults {
     done: u64,
-    left: Vec<(Uuid, String)>,
+    rejected: Vec<(Uuid, String)>,
 }
 
 impl JobResults {
@@ -260,33 +264,33 @@ impl JobResults {
             Err(
                 error @ (CrawlError::Queue(QueueError::NotFound(_) | QueueError::Duplicate(_))
                 | CrawlError::Store(StoreError::Conflict(_))),
-            ) => self.left.push((id, error.to_string())),
+            ) => self.rejected.push((id, error.to_string())),
             Err(error) => return Err(error.into()),
         }
         Ok(())
     }
 
-    fn print(self, done: &str, json: bool) -> anyhow::Result<Exit> {
+    fn print(self, verb: &str, json: bool) -> anyhow::Result<Exit> {
         if json {
-            let left: Vec<Value> =
-                self.left.iter().map(|(id, reason)| json!({ "id": id, "reason": reason })).collect();
-            output::json(&json!({ done: self.done, "left": left }))?;
+            let rejected: Vec<Value> =
+                self.rejected.iter().map(|(id, reason)| json!({ "id": id, "reason": reason })).collect();
+            output::print_json(&json!({ verb: self.done, "left": rejected }))?;
         } else {
-            output::line(format!("{} {done}", self.done))?;
-            for (id, reason) in &self.left {
+            output::print_line(format!("{} {verb}", self.done))?;
+            for (id, reason) in &self.rejected {
                 eprintln!("{id}: {reason}");
             }
         }
-        Ok(Exit::of(usize::try_from(self.done).unwrap_or(usize::MAX), self.left.len()))
+        Ok(Exit::from_counts(usize::try_from(self.done).unwrap_or(usize::MAX), self.rejected.len()))
     }
 }
 
 /// Returns the state of a job, and whether it is held.
-fn state(job: &JobRow) -> String {
+fn state_text(job: &JobRow) -> String {
     if job.held { format!("{} (held)", job.state) } else { job.state.to_string() }
 }
 
-fn view(job: &JobRow) -> Value {
+fn job_json(job: &JobRow) -> Value {
     json!({
         "id": job.id,
         "kind": job.kind,
@@ -296,9 +300,9 @@ fn view(job: &JobRow) -> Value {
         "attempt": job.attempt,
         "max_attempts": job.max_attempts,
         "priority": job.priority,
-        "scheduled_at": at(job.scheduled_at),
-        "created_at": at(job.created_at),
-        "finished_at": job.finished_at.map(at),
+        "scheduled_at": format_time(job.scheduled_at),
+        "created_at": format_time(job.created_at),
+        "finished_at": job.finished_at.map(format_time),
         "last_error": job.last_error,
         "crawl_id": job.group_id,
         "worker": job.locked_by,

@@ -1,15 +1,15 @@
 //! Implements `keys create|list|revoke`, with which operators manage API keys.
-use super::options::span;
+use super::options::parse_duration;
 use super::{Exit, UsageError};
 use crate::config::Settings;
-use crate::output::{self, at};
+use crate::output::{self, format_time};
 use crate::service::{Database, Sharing};
 use clap::builder::PossibleValue;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 use store::collections::Collection;
-use store::db::schema::OlderPrograms;
+use store::db::schema::OlderProgramPolicy;
 use store::keys::audit::{Action, AuditEntry};
 use store::keys::{ApiKey, NewKey, Scope};
 use store::{Store, StoreError};
@@ -62,7 +62,7 @@ struct CreateArgs {
     #[arg(long, default_value = "unnamed")]
     name: String,
     /// Time after which the key expires: 12h, 90d, 52w [default: never]
-    #[arg(long, value_name = "TIME", value_parser = span)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     expires: Option<Duration>,
     /// Maximum number of requests per minute [default: no limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
@@ -90,7 +90,7 @@ impl ValueEnum for ScopeArg {
 
 pub(super) async fn run(settings: &Settings, args: KeysArgs) -> anyhow::Result<Exit> {
     Database::with(settings, Sharing::Shared, async |database| {
-        database.migrate(OlderPrograms::Keep).await?;
+        database.migrate(OlderProgramPolicy::FailMigration).await?;
         match args.command {
             KeysCommand::Create(args) => create(&database.store, args).await,
             KeysCommand::List { json } => list(&database.store, json).await,
@@ -104,17 +104,17 @@ pub(super) async fn run(settings: &Settings, args: KeysArgs) -> anyhow::Result<E
 
 async fn create(store: &Store, args: CreateArgs) -> anyhow::Result<Exit> {
     let collection = match &args.collection {
-        Some(name) => Some(find(store, name).await?),
+        Some(name) => Some(find_collection(store, name).await?),
         None => None,
     };
     let mut scopes: Vec<Scope> = args.scope.iter().map(|scope| scope.0).collect();
     scopes.sort_unstable();
     scopes.dedup();
     let expires_at = match args.expires {
-        Some(span) => Some(store.clock().await? + span),
+        Some(duration) => Some(store.clock().await? + duration),
         None => None,
     };
-    let new = NewKey {
+    let new_key = NewKey {
         collection_id: collection.as_ref().map(|collection| collection.id),
         name: args.name,
         scopes,
@@ -123,39 +123,42 @@ async fn create(store: &Store, args: CreateArgs) -> anyhow::Result<Exit> {
         made_by: None,
     };
     let mut tx = store.begin().await?;
-    let (made, key) = match store.keys().create(tx.conn(), &new).await {
-        Err(StoreError::Invalid(sentence)) => return Err(UsageError(sentence).into()),
-        made => made?,
+    let (created, key) = match store.keys().create(tx.conn(), &new_key).await {
+        Err(StoreError::Invalid(message)) => return Err(UsageError(message).into()),
+        created => created?,
     };
-    store.audit().record(tx.conn(), &record(Action::CreateKey, &made)).await?;
+    store.audit().record(tx.conn(), &audit_entry(Action::CreateKey, &created)).await?;
     tx.commit().await?;
     if args.json {
-        let mut shown = view(&made);
-        shown["key"] = json!(key);
-        return output::json(&shown).map(|()| Exit::Success);
+        let mut document = key_json(&created);
+        document["key"] = json!(key);
+        return output::print_json(&document).map(|()| Exit::Success);
     }
     // Only the key goes to stdout, so that a script can read it. The explanation goes to stderr.
-    output::line(key)?;
+    output::print_line(key)?;
     eprintln!(
         "This is the only time that the key is printed. Its id is {}. It gives access to {}, with these scopes: {}",
-        made.id,
-        made.collection.as_deref().map_or("all collections".into(), |name| format!("the collection {name}")),
-        joined(&made.scopes)
+        created.id,
+        created
+            .collection
+            .as_deref()
+            .map_or("all collections".into(), |name| format!("the collection {name}")),
+        join_scopes(&created.scopes)
     );
     Ok(Exit::Success)
 }
 
 /// Returns the collection. If it does not exist, the error lists the existing ones.
-async fn find(store: &Store, name: &str) -> anyhow::Result<Collection> {
+async fn find_collection(store: &Store, name: &str) -> anyhow::Result<Collection> {
     match store.collections().get(name).await {
         Err(StoreError::NotFound { .. }) => {
             let names: Vec<String> =
-                store.collections().list().await?.into_iter().map(|one| one.name).collect();
-            let sentence = format!(
+                store.collections().list().await?.into_iter().map(|collection| collection.name).collect();
+            let message = format!(
                 "there is no collection {name:?}; allowed: {} (POST /collections creates another)",
                 names.join(", ")
             );
-            Err(UsageError(sentence).into())
+            Err(UsageError(message).into())
         }
         found => Ok(found?),
     }
@@ -164,10 +167,10 @@ async fn find(store: &Store, name: &str) -> anyhow::Result<Collection> {
 async fn list(store: &Store, json: bool) -> anyhow::Result<Exit> {
     let keys = store.keys().list(None, i64::MAX).await?;
     if json {
-        return output::json(&json!({ "keys": keys.iter().map(view).collect::<Vec<_>>() }))
+        return output::print_json(&json!({ "keys": keys.iter().map(key_json).collect::<Vec<_>>() }))
             .map(|()| Exit::Success);
     }
-    let mut table = output::table_with_unbroken(
+    let mut table = output::table_with_unbroken_columns(
         &[0, 7],
         ["Id", "Key", "Name", "Collection", "Scopes", "Per minute", "Last used", "State"],
     );
@@ -177,70 +180,70 @@ async fn list(store: &Store, json: bool) -> anyhow::Result<Exit> {
             format!("{}…", key.prefix),
             key.name.clone(),
             key.collection.clone().unwrap_or_else(|| "all".into()),
-            joined(&key.scopes),
+            join_scopes(&key.scopes),
             key.requests_per_minute.map_or_else(|| "any".into(), |rate| rate.to_string()),
-            key.last_used_at.map_or_else(|| "never".into(), at),
-            state(key),
+            key.last_used_at.map_or_else(|| "never".into(), format_time),
+            state_text(key),
         ]);
     }
-    output::line(table)?;
+    output::print_line(table)?;
     Ok(Exit::Success)
 }
 
 async fn revoke(store: &Store, id: Uuid, descendants: bool, json: bool) -> anyhow::Result<Exit> {
     let mut tx = store.begin().await?;
-    let ended = match store.keys().revoke(tx.conn(), id, descendants).await {
+    let revocation = match store.keys().revoke(tx.conn(), id, descendants).await {
         Err(StoreError::NotFound { .. }) => {
             return Err(
                 UsageError(format!("there is no key {id}; `facecrawl keys list` lists all keys")).into()
             );
         }
-        ended => ended?,
+        revoked => revoked?,
     };
-    for key in ended.revoked() {
-        store.audit().record(tx.conn(), &record(Action::RevokeKey, key)).await?;
+    for key in revocation.revoked() {
+        store.audit().record(tx.conn(), &audit_entry(Action::RevokeKey, key)).await?;
     }
     tx.commit().await?;
     if json {
-        let mut shown = view(&ended.key);
-        shown["descendants_revoked"] = json!(ended.descendants.len());
-        shown["descendants_working"] = json!(ended.working);
-        return output::json(&shown).map(|()| Exit::Success);
+        let mut document = key_json(&revocation.key);
+        document["descendants_revoked"] = json!(revocation.descendants.len());
+        document["descendants_working"] = json!(revocation.valid_descendants);
+        return output::print_json(&document).map(|()| Exit::Success);
     }
-    for key in ended.revoked() {
-        output::line(format!("{} ({}…): {}", key.id, key.prefix, state(key)))?;
+    for key in revocation.revoked() {
+        output::print_line(format!("{} ({}…): {}", key.id, key.prefix, state_text(key)))?;
     }
-    if ended.working > 0 {
-        let working = ended.working;
+    if revocation.valid_descendants > 0 {
+        let working = revocation.valid_descendants;
         eprintln!("Keys created with this key that still work: {working}. --descendants revokes them too.");
     }
     Ok(Exit::Success)
 }
 
-fn record(action: Action, key: &ApiKey) -> AuditEntry<'static> {
+fn audit_entry(action: Action, key: &ApiKey) -> AuditEntry<'static> {
     AuditEntry {
         action,
         collection_id: key.collection_id,
         key_id: None,
         request_id: None,
-        detail: key.audited(),
+        detail: key.audit_detail(),
     }
 }
 
-fn joined(scopes: &[Scope]) -> String {
+fn join_scopes(scopes: &[Scope]) -> String {
     scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-fn state(key: &ApiKey) -> String {
+fn state_text(key: &ApiKey) -> String {
     match (key.revoked_at, key.expires_at) {
-        (Some(time), _) => format!("revoked {}", at(time)),
-        (None, Some(time)) if time <= OffsetDateTime::now_utc() => format!("expired {}", at(time)),
-        (None, Some(time)) => format!("until {}", at(time)),
+        (Some(time), _) => format!("revoked {}", format_time(time)),
+        (None, Some(time)) if time <= OffsetDateTime::now_utc() => format!("expired {}", format_time(time)),
+        (None, Some(time)) => format!("until {}", format_time(time)),
         (None, None) => "active".into(),
     }
 }
 
-fn view(key: &ApiKey) -> Value {
+fn key_json(key: &ApiKey) -> Value {
     json!({
         "id": key.id,
         "prefix": key.prefix,
@@ -248,10 +251,10 @@ fn view(key: &ApiKey) -> Value {
         "collection": key.collection,
         "scopes": key.scopes,
         "requests_per_minute": key.requests_per_minute,
-        "created_at": at(key.created_at),
-        "last_used_at": key.last_used_at.map(at),
-        "expires_at": key.expires_at.map(at),
-        "revoked_at": key.revoked_at.map(at),
+        "created_at": format_time(key.created_at),
+        "last_used_at": key.last_used_at.map(format_time),
+        "expires_at": key.expires_at.map(format_time),
+        "revoked_at": key.revoked_at.map(format_time),
         "made_by": key.made_by,
     })
 }

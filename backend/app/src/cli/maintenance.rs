@@ -3,18 +3,18 @@ use super::Exit;
 use crate::config::Settings;
 use crate::output;
 use crate::service::search_index::Role;
-use crate::service::{Database, Foundation, Sharing, listen_for_signals, open_blobs};
+use crate::service::{Components, Database, Sharing, listen_for_signals, open_blobs};
 use anyhow::Context;
 use clap::Args;
 use pipeline::Maintenance;
 use pipeline::erasures::sweeps::GRACE;
-use pipeline::people::reembed::{NotReembedded, Reembedded};
+use pipeline::people::reembed::{NotReembedded, ReembedResult};
 use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeMap;
 use store::StoreError;
 use store::collections::Collection;
-use store::db::schema::OlderPrograms;
+use store::db::schema::OlderProgramPolicy;
 use tokio_util::sync::CancellationToken;
 
 /// The arguments of `migrate`.
@@ -26,15 +26,15 @@ pub struct MigrateArgs {
 }
 
 pub(super) async fn migrate(settings: &Settings, args: MigrateArgs) -> anyhow::Result<Exit> {
-    let migrate = async |database: &Database| database.migrate(OlderPrograms::Stop).await;
-    let ran = Database::with(settings, Sharing::Shared, migrate).await?;
+    let migrate = async |database: &Database| database.migrate(OlderProgramPolicy::Stop).await;
+    let count = Database::with(settings, Sharing::Shared, migrate).await?;
     if args.json {
-        output::json(&json!({ "migrations_run": ran, "schema": store::db::schema::fingerprint() }))?;
+        output::print_json(&json!({ "migrations_run": count, "schema": store::db::schema::fingerprint() }))?;
     } else {
-        output::line(match ran {
+        output::print_line(match count {
             0 => "the schema is up to date".into(),
             1 => "1 migration ran; the schema is up to date".into(),
-            n => format!("{n} migrations ran; the schema is up to date"),
+            count => format!("{count} migrations ran; the schema is up to date"),
         })?;
     }
     Ok(Exit::Success)
@@ -55,24 +55,24 @@ pub struct SweepArgs {
 pub(super) async fn sweep(settings: &Settings, args: SweepArgs) -> anyhow::Result<Exit> {
     let blobs = open_blobs(settings)?;
     let swept = Database::with(settings, Sharing::Shared, async |database| {
-        database.migrate(OlderPrograms::Keep).await?;
+        database.migrate(OlderProgramPolicy::FailMigration).await?;
         let maintenance = Maintenance::new(database.store.clone(), blobs);
         Ok(maintenance.sweep(GRACE, true, args.dry_run).await?)
     })
     .await?;
     if args.json {
-        output::json(&swept)?;
+        output::print_json(&swept)?;
     } else {
         let missing = swept.missing.unwrap_or_default();
-        output::line(format!(
+        output::print_line(format!(
             "{} blobs; {} unreferenced for an hour, {} deleted; {missing} missing; {} incomplete files",
             swept.blobs, swept.orphans, swept.removed, swept.abandoned
         ))?;
         for key in &swept.missing_keys {
-            output::line(format!("missing: {key}"))?;
+            output::print_line(format!("missing: {key}"))?;
         }
     }
-    Ok(Exit::of(1, usize::from(swept.missing.is_some_and(|missing| missing > 0))))
+    Ok(Exit::from_counts(1, usize::from(swept.missing.is_some_and(|missing| missing > 0))))
 }
 
 /// The arguments of `reembed`.
@@ -101,24 +101,24 @@ struct ReembedReport {
 
 pub(super) async fn reembed(settings: &Settings, args: ReembedArgs) -> anyhow::Result<Exit> {
     let signal = listen_for_signals()?;
-    let foundation = Foundation::start(settings, Sharing::Shared, Role::StoresFaces).await?;
+    let components = Components::start(settings, Sharing::Shared, Role::StoresFaces).await?;
     let result = tokio::select! {
-        result = reembed_collections(&foundation, args.collection.as_deref(), &signal) => result,
-        error = foundation.database.unusable() => Err(error),
+        result = reembed_collections(&components, args.collection.as_deref(), &signal) => result,
+        error = components.database.wait_until_unusable() => Err(error),
     };
-    foundation.database.close().await;
+    components.database.close().await;
     let report = result?;
-    output::json_or(args.json, &report, || show_reembedded(&report))?;
+    output::print_json_or(args.json, &report, || print_reembedded(&report))?;
     let left = report.left.len() + usize::from(report.interrupted);
-    Ok(Exit::of(usize::try_from(report.reembedded).unwrap_or(usize::MAX), left))
+    Ok(Exit::from_counts(usize::try_from(report.reembedded).unwrap_or(usize::MAX), left))
 }
 
 async fn reembed_collections(
-    foundation: &Foundation,
+    components: &Components,
     collection: Option<&str>,
     signal: &CancellationToken,
 ) -> anyhow::Result<ReembedReport> {
-    let (store, faces) = (foundation.store(), &foundation.services.face_store);
+    let (store, faces) = (components.store(), &components.services.face_store);
     let collections: Vec<Collection> = match collection {
         None => store.collections().list().await?,
         Some(name) => match store.collections().get(name).await {
@@ -128,13 +128,13 @@ async fn reembed_collections(
             found => vec![found?],
         },
     };
-    let model = foundation.services.analyzer.engine().embedder().name.clone();
+    let model = components.services.analyzer.engine().embedder().name.clone();
     let mut report = ReembedReport { model, ..ReembedReport::default() };
     for collection in collections {
-        let outdated = store.models().count_outdated(collection.id, faces.model_id()).await?;
+        let outdated = store.models().count_outdated_faces(collection.id, faces.model_id()).await?;
         let bar = output::image_bar(outdated.unsigned_abs());
-        let show = |so_far: &Reembedded| bar.set_position(so_far.done + so_far.left.len() as u64);
-        let done = pipeline::people::reembed::reembed(faces, collection.id, signal, show)
+        let update_bar = |so_far: &ReembedResult| bar.set_position(so_far.done + so_far.left.len() as u64);
+        let done = pipeline::people::reembed::reembed(faces, collection.id, signal, update_bar)
             .await
             .with_context(|| format!("cannot reembed the collection {}", collection.name))?;
         bar.finish_and_clear();
@@ -146,13 +146,16 @@ async fn reembed_collections(
     Ok(report)
 }
 
-fn show_reembedded(report: &ReembedReport) -> anyhow::Result<()> {
-    output::line(format!("{} faces were reembedded with {}", report.reembedded, report.model))?;
+fn print_reembedded(report: &ReembedReport) -> anyhow::Result<()> {
+    output::print_line(format!("{} faces were reembedded with {}", report.reembedded, report.model))?;
     for left in &report.left {
-        output::line(format!("{} keeps its embedding of {}: {}", left.face_id, left.model, left.reason))?;
+        output::print_line(format!(
+            "{} keeps its embedding of {}: {}",
+            left.face_id, left.model, left.reason
+        ))?;
     }
     if report.interrupted {
-        output::line("interrupted; run the command again for the remaining faces")?;
+        output::print_line("interrupted; run the command again for the remaining faces")?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ mod up;
 
 pub use args::{Cli, Command};
 
-use crate::config::{ConfigErrors, Loaded, Log, Otlp, Settings, load};
+use crate::config::{ConfigErrors, LoadedConfig, Log, Otlp, Settings, load};
 use crate::models::ModelError;
 use crate::service::exit_process;
 use crate::telemetry::Traces;
@@ -31,7 +31,7 @@ use std::path::Path;
 pub enum Exit {
     /// 0: the command did everything that was requested.
     Success,
-    /// 1: the command did nothing, or not what was requested.
+    /// 1: the command failed.
     Failure,
     /// 2: the arguments or the configuration are invalid.
     Usage,
@@ -50,7 +50,7 @@ impl Exit {
     }
 
     /// Returns the result of a command, given the numbers of inputs that succeeded and failed.
-    pub fn of(succeeded: usize, failed: usize) -> Self {
+    pub fn from_counts(succeeded: usize, failed: usize) -> Self {
         match (succeeded, failed) {
             (_, 0) => Self::Success,
             (0, _) => Self::Failure,
@@ -64,12 +64,12 @@ impl Exit {
 #[error("{0}")]
 pub struct UsageError(pub String);
 
-/// Runs a command and ends the process with its exit status. `inherited` are the sockets that a
-/// service manager opened for this process.
+/// Runs a command and ends the process with its exit status. `sockets` are those that a service
+/// manager opened for this process.
 ///
 /// The function is not `async`, because a future is compiled in the crate that polls it. Otherwise
 /// the binary crate would compile all commands again.
-pub fn main_of(cli: Cli, inherited: ListenFd) -> ! {
+pub fn run_and_exit(cli: Cli, sockets: ListenFd) -> ! {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -77,29 +77,29 @@ pub fn main_of(cli: Cli, inherited: ListenFd) -> ! {
             exit_process(Exit::Failure.code().into())
         }
     };
-    let exit = runtime.block_on(run(cli, inherited));
+    let exit = runtime.block_on(run(cli, sockets));
     // Blocking calls whose results are no longer needed do not delay the exit.
     exit_process(exit.code().into())
 }
 
-pub async fn run(cli: Cli, inherited: ListenFd) -> Exit {
+pub async fn run(cli: Cli, sockets: ListenFd) -> Exit {
     // reqwest, the crawler and the database use rustls. The cryptography provider must be installed
     // before any of them uses rustls.
     let _already = rustls::crypto::ring::default_provider().install_default();
     let result = match load(&cli.global.sources()) {
-        Ok(loaded) if cli.global.gpu_runtime => print_runtime(cli.command.as_ref(), &loaded.settings),
-        Ok(loaded) => start(cli, loaded, inherited).await,
+        Ok(loaded) if cli.global.gpu_runtime => print_gpu_runtime(cli.command.as_ref(), &loaded.settings),
+        Ok(loaded) => start(cli, loaded, sockets).await,
         Err(errors) => Err(errors.into()),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("error: {}", with_causes(&error));
-        exit_of(&error)
+        eprintln!("error: {}", message_with_causes(&error));
+        exit_for_error(&error)
     })
 }
 
 /// Returns the message of an error and of its causes. Many errors of libraries contain the message
 /// of their cause, and such a cause is not repeated.
-fn with_causes(error: &anyhow::Error) -> String {
+fn message_with_causes(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !text.contains(&cause) {
@@ -110,14 +110,14 @@ fn with_causes(error: &anyhow::Error) -> String {
 }
 
 /// Runs the command with logs, and with traces and the profile if they are requested.
-async fn start(cli: Cli, loaded: Loaded, inherited: ListenFd) -> anyhow::Result<Exit> {
+async fn start(cli: Cli, loaded: LoadedConfig, sockets: ListenFd) -> anyhow::Result<Exit> {
     let profile_path = match &cli.command {
         Some(Command::Bench(args)) => args.profile(),
         _ => None,
     };
-    let cannot = |path: &Path| format!("cannot write the profile {}", path.display());
+    let context = |path: &Path| format!("cannot write the profile {}", path.display());
     let profile = profile_path.map(|path| {
-        let (layer, profile) = profile::create(path).with_context(|| cannot(path))?;
+        let (layer, profile) = profile::create(path).with_context(|| context(path))?;
         Ok::<_, anyhow::Error>((layer, profile, path.to_owned()))
     });
     let (layer, profile) = match profile.transpose()? {
@@ -126,23 +126,27 @@ async fn start(cli: Cli, loaded: Loaded, inherited: ListenFd) -> anyhow::Result<
     };
     let otlp = Otlp::from_environment().map_err(ConfigErrors::from)?;
     let traces = otlp.map(|otlp| Traces::start(&otlp)).transpose()?;
-    telemetry::init_logs(&log_of(&cli, &loaded), layer, traces.as_ref())?;
-    let result = dispatch(cli, loaded, inherited).await;
+    telemetry::init_logs(&log_settings(&cli, &loaded), layer, traces.as_ref())?;
+    let result = dispatch(cli, loaded, sockets).await;
     if let Some(traces) = traces {
         traces.finish().await;
     }
-    let finished = profile.map(|(profile, path)| profile.finish().with_context(|| cannot(&path)));
+    let finished = profile.map(|(profile, path)| profile.finish().with_context(|| context(&path)));
     let exit = result?;
     finished.transpose()?;
     Ok(exit)
 }
 
-async fn dispatch(cli: Cli, loaded: Loaded, inherited: ListenFd) -> anyhow::Result<Exit> {
+async fn dispatch(cli: Cli, loaded: LoadedConfig, sockets: ListenFd) -> anyhow::Result<Exit> {
     let settings: &Settings = &loaded.settings;
     match cli.command.unwrap_or(Command::Up) {
-        Command::Up => up::run(settings, up::Roles { api: true, worker: true }, inherited).await,
-        Command::Serve => up::run(settings, up::Roles { api: true, worker: false }, inherited).await,
-        Command::Worker => up::run(settings, up::Roles { api: false, worker: true }, inherited).await,
+        Command::Up => up::run(settings, up::Roles { serves_api: true, runs_worker: true }, sockets).await,
+        Command::Serve => {
+            up::run(settings, up::Roles { serves_api: true, runs_worker: false }, sockets).await
+        }
+        Command::Worker => {
+            up::run(settings, up::Roles { serves_api: false, runs_worker: true }, sockets).await
+        }
         Command::Scan(args) => scan::run(settings, args).await,
         Command::Detect(args) => detect::run(settings, args).await,
         Command::Bench(args) => bench::run(settings, args).await,
@@ -157,34 +161,34 @@ async fn dispatch(cli: Cli, loaded: Loaded, inherited: ListenFd) -> anyhow::Resu
         Command::Keys(args) => keys::run(settings, args).await,
         Command::Index(args) => index::run(settings, args).await,
         Command::Reembed(args) => maintenance::reembed(settings, args).await,
-        Command::Openapi => output::json(&server::openapi()).map(|()| Exit::Success),
+        Command::Openapi => output::print_json(&server::openapi()).map(|()| Exit::Success),
         Command::Health(args) => up::health(settings, args).await,
     }
 }
 
 /// Returns the log settings. Commands that are not services log only warnings and the progress of
 /// model downloads, unless `LOG_LEVEL` or `DEBUG` is set. Services keep the configured level.
-fn log_of(cli: &Cli, loaded: &Loaded) -> Log {
+fn log_settings(cli: &Cli, loaded: &LoadedConfig) -> Log {
     let mut log = loaded.settings.log.clone();
-    let serves = matches!(cli.command, None | Some(Command::Up | Command::Serve | Command::Worker));
-    if !serves && !loaded.is_set("LOG_LEVEL") && !log.debug {
+    let is_service = matches!(cli.command, None | Some(Command::Up | Command::Serve | Command::Worker));
+    if !is_service && !loaded.is_set("LOG_LEVEL") && !log.debug {
         log.level = "warn,app::models=info".into();
     }
     log
 }
 
-fn exit_of(error: &anyhow::Error) -> Exit {
-    let usage = error.chain().any(|cause| {
+fn exit_for_error(error: &anyhow::Error) -> Exit {
+    let is_usage_error = error.chain().any(|cause| {
         cause.is::<ConfigErrors>()
             || cause.is::<UsageError>()
             || matches!(cause.downcast_ref::<ModelError>(), Some(ModelError::Licence { .. }))
     });
-    if usage { Exit::Usage } else { Exit::Failure }
+    if is_usage_error { Exit::Usage } else { Exit::Failure }
 }
 
 /// Prints, for `scripts/run`, the GPU runtime that `scripts/gpu-runtime` must install before
 /// `command` starts. Prints nothing if none is needed.
-fn print_runtime(command: Option<&Command>, settings: &Settings) -> anyhow::Result<Exit> {
+fn print_gpu_runtime(command: Option<&Command>, settings: &Settings) -> anyhow::Result<Exit> {
     let loads_models = match command {
         None => true,
         Some(Command::Up | Command::Serve | Command::Worker) => true,
@@ -192,8 +196,8 @@ fn print_runtime(command: Option<&Command>, settings: &Settings) -> anyhow::Resu
         Some(Command::Models(_) | Command::Reembed(_)) => true,
         Some(_) => false,
     };
-    if let Some(wanted) = settings.wanted_gpu_runtime().filter(|_| loads_models) {
-        output::line(wanted)?;
+    if let Some(runtime) = settings.required_gpu_runtime().filter(|_| loads_models) {
+        output::print_line(runtime)?;
     }
     Ok(Exit::Success)
 }

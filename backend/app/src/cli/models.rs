@@ -59,44 +59,49 @@ pub(super) async fn run(settings: &Settings, args: ModelsArgs) -> anyhow::Result
     match args.command {
         ModelsCommand::List { json } => list(&manifest, &store, settings, json),
         ModelsCommand::Fetch { pack } => {
-            let pack = find(&manifest, settings, pack)?;
+            let pack = find_pack(&manifest, settings, pack)?;
             let ready = store.prepare(pack).await?;
-            output::line(format!("{} is ready in {}", pack.name, ready.directory.display()))?;
+            output::print_line(format!("{} is ready in {}", pack.name, ready.directory.display()))?;
             Ok(Exit::Success)
         }
-        ModelsCommand::Verify { pack, json } => verify(find(&manifest, settings, pack)?, &store, json),
+        ModelsCommand::Verify { pack, json } => verify(find_pack(&manifest, settings, pack)?, &store, json),
         ModelsCommand::Samples(args) => write_samples(settings, args).await,
-        ModelsCommand::Build { json } => build(settings, json).await,
+        ModelsCommand::Build { json } => build_engines(settings, json).await,
     }
 }
 
 /// Builds the TensorRT engines that the service loads when it starts.
-async fn build(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
+async fn build_engines(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
     if settings.gpu.backend != GpuBackend::Tensorrt {
         return Err(UsageError("only TensorRT uses engines; set GPU_BACKEND=tensorrt".into()).into());
     }
-    let config = inference::Config { dylib_path: settings.library(true), ..settings.inference() };
+    let config =
+        inference::Config { dylib_path: settings.onnx_runtime_library(true), ..settings.inference() };
     let pack = prepare_models(settings).await?;
     let engines = tokio::task::spawn_blocking(move || inference::build_engines(&config, &pack)).await??;
     if json {
-        return output::json(&json!({ "engines": engines })).map(|()| Exit::Success);
+        return output::print_json(&json!({ "engines": engines })).map(|()| Exit::Success);
     }
     for engine in &engines {
-        output::line(format!(
+        output::print_line(format!(
             "{} on {}: {} in {:.1} s, {} file(s), {}, {}",
             engine.file,
             engine.device,
             if engine.reused { "reused and tested" } else { "built and tested" },
             engine.seconds,
             engine.files.len(),
-            output::megabytes(engine.bytes),
+            output::format_megabytes(engine.bytes),
             engine.folder.display()
         ))?;
     }
     Ok(Exit::Success)
 }
 
-fn find<'a>(manifest: &'a Manifest, settings: &Settings, name: Option<String>) -> anyhow::Result<&'a Pack> {
+fn find_pack<'a>(
+    manifest: &'a Manifest,
+    settings: &Settings,
+    name: Option<String>,
+) -> anyhow::Result<&'a Pack> {
     let name = name.unwrap_or_else(|| settings.models.pack.clone());
     manifest.pack(&name).ok_or_else(|| {
         let names: Vec<&str> = manifest.packs.iter().map(|pack| pack.name.as_str()).collect();
@@ -108,8 +113,8 @@ fn verify(pack: &Pack, store: &ModelStore, json: bool) -> anyhow::Result<Exit> {
     let states = store.inspect(pack)?;
     if json {
         let files = files_json(pack, &states);
-        output::json(
-            &json!({ "pack": pack.name, "state": summary(&states), "directory": store.directory, "files": files }),
+        output::print_json(
+            &json!({ "pack": pack.name, "state": pack_state(&states), "directory": store.directory, "files": files }),
         )?;
     } else {
         for (file, state) in pack.files.iter().zip(&states) {
@@ -118,14 +123,14 @@ fn verify(pack: &Pack, store: &ModelStore, json: bool) -> anyhow::Result<Exit> {
                 FileState::Missing => "missing".into(),
                 FileState::Corrupt { sha256 } => format!("corrupt: sha256 {sha256}, not {}", file.sha256),
             };
-            output::line(format!("{}: {state}", store.directory.join(&file.file).display()))?;
+            output::print_line(format!("{}: {state}", store.directory.join(&file.file).display()))?;
         }
     }
     let is_verified = states.iter().all(|state| *state == FileState::Verified);
     Ok(if is_verified { Exit::Success } else { Exit::Failure })
 }
 
-fn summary(states: &[FileState]) -> &'static str {
+fn pack_state(states: &[FileState]) -> &'static str {
     if states.iter().any(|state| matches!(state, FileState::Corrupt { .. })) {
         "corrupt"
     } else if states.contains(&FileState::Missing) {
@@ -158,42 +163,44 @@ fn list(manifest: &Manifest, store: &ModelStore, settings: &Settings, as_json: b
     let mut text = String::new();
     for pack in &manifest.packs {
         let states = store.inspect(pack)?;
-        let state = summary(&states);
+        let state = pack_state(&states);
         // The optional quality model is used if it is installed.
-        let optional = pack.files.iter().all(|file| file.kind == ModelKind::Quality);
-        let in_use = pack.name == settings.models.pack || (optional && state == "ready");
+        let is_optional = pack.files.iter().all(|file| file.kind == ModelKind::Quality);
+        let in_use = pack.name == settings.models.pack || (is_optional && state == "ready");
         let usage = if in_use { ", in use" } else { "" };
         writeln!(text, "{} ({state}{usage})", pack.name)?;
         let mut table = Table::new();
         table
             .load_style(NOTHING)
             .set_content_arrangement(ContentArrangement::Dynamic)
-            .set_width(output::COLUMNS);
-        table.add_rows(rows(pack, store).into_iter().map(|(name, value)| [name.to_owned(), value]));
+            .set_width(output::MAX_TABLE_WIDTH);
+        table.add_rows(
+            description_rows(pack, store).into_iter().map(|(name, value)| [name.to_owned(), value]),
+        );
         for line in table.lines() {
             writeln!(text, "{}", line.trim_end())?;
         }
         packs.push(pack_json(pack, store, in_use, state, files_json(pack, &states)));
     }
     let report = json!({ "directory": store.directory, "packs": packs });
-    output::json_or(as_json, &report, || output::line(text.trim_end()))?;
+    output::print_json_or(as_json, &report, || output::print_line(text.trim_end()))?;
     Ok(Exit::Success)
 }
 
 /// Returns the description of a pack as rows, each with a label and a text.
-fn rows(pack: &Pack, store: &ModelStore) -> Vec<(&'static str, String)> {
+fn description_rows(pack: &Pack, store: &ModelStore) -> Vec<(&'static str, String)> {
     let mut rows = vec![
         ("description", pack.description.clone()),
         ("licence", licences(pack).join(", ")),
-        ("size", size(pack).map_or_else(|| "unknown".to_owned(), output::megabytes)),
+        ("size", size(pack).map_or_else(|| "unknown".to_owned(), output::format_megabytes)),
     ];
     if let Some(embedder) = pack.file(ModelKind::Embedder) {
-        rows.push(("embedding", embedding(embedder)));
-        rows.push(("accuracy", accuracy(embedder)));
+        rows.push(("embedding", embedding_text(embedder)));
+        rows.push(("accuracy", accuracy_text(embedder)));
         rows.push(("match", threshold_text(embedder)));
     }
-    if let Some(cost) = cost(pack) {
-        rows.push(("CPU", cost));
+    if let Some(text) = cpu_time_text(pack) {
+        rows.push(("CPU", text));
     }
     rows.push(("sources", sources(pack, store).join(", ")));
     rows
@@ -209,11 +216,11 @@ fn size(pack: &Pack) -> Option<u64> {
     pack.files.iter().map(|file| file.bytes).sum()
 }
 
-fn embedding(embedder: &ModelFile) -> String {
+fn embedding_text(embedder: &ModelFile) -> String {
     format!("{} components", embedder.dimensions.unwrap_or(0))
 }
 
-fn accuracy(embedder: &ModelFile) -> String {
+fn accuracy_text(embedder: &ModelFile) -> String {
     embedder.accuracy.map_or_else(
         || "not measured".to_owned(),
         |measured| {
@@ -243,7 +250,7 @@ fn threshold_text(embedder: &ModelFile) -> String {
 }
 
 /// Describes the time that one core needs per face and per canvas, if both times were measured.
-fn cost(pack: &Pack) -> Option<String> {
+fn cpu_time_text(pack: &Pack) -> Option<String> {
     let embedder = pack.file(ModelKind::Embedder)?.cpu_ms?;
     let detector = pack.file(ModelKind::Detector)?.cpu_ms?;
     Some(format!("{embedder} ms of one core per face, {detector} ms per image of 640x640 (FP32)"))
@@ -301,13 +308,13 @@ async fn write_samples(settings: &Settings, args: SamplesArgs) -> anyhow::Result
     if std::fs::read_dir(&to).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(UsageError(format!("--to {}: the folder is not empty", to.display())).into());
     }
-    let put = |name: &str, bytes: &[u8]| {
+    let write_file = |name: &str, bytes: &[u8]| {
         let path = to.join(name);
         output::write_private_file(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
     };
     let resolved = prepare_models(settings).await?;
     for (name, kind) in [("detector.onnx", ModelKind::Detector), ("embedder.onnx", ModelKind::Embedder)] {
-        put(name, &inference::fp32_model(&resolved, kind).map_err(anyhow::Error::msg)?)?;
+        write_file(name, &inference::fp32_model(&resolved, kind).map_err(anyhow::Error::msg)?)?;
     }
     let pack = resolved.pack;
     let analyzer = Analyzer::new(start_engine(settings).await?, crate::decoder::pipeline_config(settings));
@@ -331,21 +338,21 @@ async fn write_samples(settings: &Settings, args: SamplesArgs) -> anyhow::Result
         let canvas = analyzer.letterbox(&analysis.frame).draw(&analysis.frame);
         let (name, width, height) =
             (format!("canvas_{}.rgb", canvases.len()), canvas.width(), canvas.height());
-        put(&name, canvas.data())?;
+        write_file(&name, canvas.data())?;
         canvases
             .push(json!({ "file": name, "width": width, "height": height, "faces": analysis.faces.len() }));
     }
-    put("chips.rgb", &chips)?;
-    let drawn = canvases.len();
+    write_file("chips.rgb", &chips)?;
+    let analyzed = canvases.len();
     let samples = json!({
         "detector": pack.file(ModelKind::Detector),
         "embedder": pack.file(ModelKind::Embedder),
         "restricted": pack.restricted,
         "canvases": canvases,
     });
-    put("samples.json", serde_json::to_string_pretty(&samples)?.as_bytes())?;
-    output::line(format!("wrote {faces} faces of {drawn} images to {}", to.display()))?;
-    Ok(match (drawn, failed) {
+    write_file("samples.json", serde_json::to_string_pretty(&samples)?.as_bytes())?;
+    output::print_line(format!("wrote {faces} faces of {analyzed} images to {}", to.display()))?;
+    Ok(match (analyzed, failed) {
         (0, _) => Exit::Failure,
         (_, 0) => Exit::Success,
         _ => Exit::Partial,

@@ -4,7 +4,7 @@ use super::Exit;
 use crate::config::{LogFormat, Settings};
 use crate::service::search_index::Role;
 use crate::service::{
-    Foundation, Sharing, Surface, bind, listen_for_signals, search_index, serve, start_runner,
+    Components, Routes, Sharing, bind, listen_for_signals, search_index, serve, start_runner,
 };
 use crate::{output, telemetry};
 use anyhow::{Context, bail};
@@ -17,42 +17,42 @@ use tokio_util::sync::CancellationToken;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Roles {
     /// Whether the process serves the API over HTTP.
-    pub(super) api: bool,
-    pub(super) worker: bool,
+    pub(super) serves_api: bool,
+    pub(super) runs_worker: bool,
 }
 
 impl Roles {
-    /// Returns what this process serves over HTTP, and its port. A worker serves only if
-    /// `WORKER_PORT` is set.
-    fn listens(self, settings: &Settings) -> Option<(Surface, u16)> {
-        if self.api {
-            return Some((Surface::Api, settings.service.port));
+    /// Returns the routes that this process serves over HTTP, and its port. A worker serves them
+    /// only if `WORKER_PORT` is set.
+    fn routes_and_port(self, settings: &Settings) -> Option<(Routes, u16)> {
+        if self.serves_api {
+            return Some((Routes::Api, settings.service.port));
         }
-        settings.service.worker_port.map(|port| (Surface::Status, port))
+        settings.service.worker_port.map(|port| (Routes::Status, port))
     }
 }
 
-pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) -> anyhow::Result<Exit> {
+pub(super) async fn run(settings: &Settings, roles: Roles, sockets: ListenFd) -> anyhow::Result<Exit> {
     let started = Instant::now();
     let metrics = telemetry::init_metrics()?;
     let signal = listen_for_signals()?;
-    let listener = match roles.listens(settings) {
-        Some((surface, port)) => Some((bind(settings, port, inherited).await?, surface)),
+    let listener = match roles.routes_and_port(settings) {
+        Some((routes, port)) => Some((bind(settings, port, sockets).await?, routes)),
         None => None,
     };
     telemetry::watch_process();
 
-    // The process that answers searches opens the index.
-    let role = if roles.api { Role::Searches } else { Role::StoresFaces };
-    let foundation = tokio::select! {
-        foundation = Foundation::start(settings, Sharing::Exclusive, role) => foundation?,
+    // The process that serves searches opens the index.
+    let role = if roles.serves_api { Role::Searches } else { Role::StoresFaces };
+    let components = tokio::select! {
+        components = Components::start(settings, Sharing::Exclusive, role) => components?,
         () = signal.cancelled() => return Ok(Exit::Success),
     };
-    // This token fires for a signal and for a failure.
+    // This token is cancelled after a signal and after a failure.
     let shutdown = signal.child_token();
-    let runner = roles.worker.then(|| start_runner(&foundation, settings, shutdown.clone()));
-    if let Some(index) = &foundation.index {
-        search_index::follow(index.clone(), shutdown.clone());
+    let runner = roles.runs_worker.then(|| start_runner(&components, settings, shutdown.clone()));
+    if let Some(index) = &components.index {
+        search_index::start_updates(index.clone(), shutdown.clone());
     }
     let address = listener.as_ref().and_then(|(listener, _)| listener.local_addr().ok());
     tracing::info!(
@@ -63,7 +63,7 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
     // A message for users. Programs that read JSON lines use the log line above.
     if settings.log.format == LogFormat::Text {
         match address {
-            Some(address) if roles.api => {
+            Some(address) if roles.serves_api => {
                 eprintln!("facecrawl is ready on http://{address} (API pages: http://{address}/docs)");
             }
             Some(address) => eprintln!("facecrawl worker is ready; health and metrics on http://{address}"),
@@ -71,16 +71,16 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
         }
     }
     // Counting faces is slow, so the service becomes ready before the count is complete.
-    let outdated = async {
-        if let Err(error) = foundation.warn_about_outdated_faces(settings).await {
+    let warn_about_outdated_faces = async {
+        if let Err(error) = components.warn_about_outdated_faces(settings).await {
             tracing::warn!(%error, "failed to count faces of other embedding models");
         }
     };
 
     let serving = async {
         match listener {
-            Some((listener, surface)) => {
-                serve(listener, surface, &foundation, settings, metrics, shutdown.clone()).await
+            Some((listener, routes)) => {
+                serve(listener, routes, &components, settings, metrics, shutdown.clone()).await
             }
             None => {
                 shutdown.cancelled().await;
@@ -88,24 +88,25 @@ pub(super) async fn run(settings: &Settings, roles: Roles, inherited: ListenFd) 
             }
         }
     };
-    let server = fail_together(serving, foundation.database.unusable(), &shutdown);
+    let server = serve_until_failure(serving, components.database.wait_until_unusable(), &shutdown);
     let runner_stopped = async {
         match runner {
-            Some(runner) => runner.stopped().await,
+            Some(runner) => runner.until_stopped().await,
             None => shutdown.cancelled().await,
         }
     };
     // Requests and jobs drain concurrently. The database is closed after both.
-    let (result, (), _) = tokio::join!(server, runner_stopped, shutdown.run_until_cancelled(outdated));
-    foundation.database.close().await;
+    let (result, (), _) =
+        tokio::join!(server, runner_stopped, shutdown.run_until_cancelled(warn_about_outdated_faces));
+    components.database.close().await;
     result?;
     tracing::info!(uptime_seconds = started.elapsed().as_secs_f64(), "stopped");
     Ok(Exit::Success)
 }
 
-/// Runs `serving` until it ends. If `serving` fails or the database becomes unusable, fires
-/// `shutdown`, so that all other tasks stop too. Accepted requests are still answered.
-async fn fail_together(
+/// Runs `serving` until it ends. If `serving` fails or the database becomes unusable, cancels
+/// `shutdown`, so that all other tasks stop too. Accepted requests still receive a response.
+async fn serve_until_failure(
     serving: impl Future<Output = anyhow::Result<()>>,
     unusable: impl Future<Output = anyhow::Error>,
     shutdown: &CancellationToken,
@@ -148,7 +149,7 @@ pub(super) async fn health(settings: &Settings, args: HealthArgs) -> anyhow::Res
     let response = client.get(&url).send().await.with_context(|| format!("no response from {url}"))?;
     let status = response.status();
     let body = response.text().await?;
-    output::line(body.trim_end())?;
+    output::print_line(body.trim_end())?;
     if status.is_success() {
         return Ok(Exit::Success);
     }

@@ -1,9 +1,9 @@
 //! Finds values that are individually allowed but contradict each other.
-use super::{Loaded, SearchIndex, Settings};
+use super::{LoadedConfig, SearchIndex, Settings};
 use crate::config::ConfigError;
 use inference::{GpuBackend, Manifest, Operation, VIDEO_DECODING};
 
-pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
+pub(super) fn find(loaded: &LoadedConfig) -> Vec<ConfigError> {
     let settings = &loaded.settings;
     let gpu = &settings.gpu;
     let mut errors = Vec::new();
@@ -16,7 +16,7 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
             "FORCE_GPU_ONLY=true ({force}) contradicts GPU_BACKEND=cpu ({backend}); allowed: a different GPU_BACKEND, or FORCE_GPU_ONLY=false"
         ));
     }
-    if gpu.force_gpu_only && settings.gpu_operations().is_empty() && !settings.video_decoding_gpu() {
+    if gpu.force_gpu_only && settings.gpu_operations().is_empty() && !settings.requests_video_decoding_gpu() {
         let names = Operation::ALL.into_iter().map(Operation::name).chain([VIDEO_DECODING]);
         let variables: Vec<String> = names.map(|name| format!("{}_GPU", name.to_uppercase())).collect();
         report(format!(
@@ -31,7 +31,7 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
         report(format!(
             "GPU_DEVICE_ID={} ({id}) is not among {}; allowed: one of them alone, or a list that contains it",
             gpu.device_id,
-            device_ids(loaded),
+            describe_device_ids(loaded),
         ));
     }
     if settings.storage.search_index == SearchIndex::Qdrant && settings.storage.qdrant_url.is_empty() {
@@ -39,9 +39,9 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
             "SEARCH_INDEX=qdrant ({index}) needs QDRANT_URL; allowed: the address of the server's gRPC interface, like http://localhost:6334"
         ));
     }
-    errors.extend(memory(loaded));
-    errors.extend(devices(loaded));
-    errors.extend(tensorrt(loaded));
+    errors.extend(check_memory(loaded));
+    errors.extend(check_devices(loaded));
+    errors.extend(check_tensorrt(loaded));
     match Manifest::load(&settings.models.dir) {
         Err(error) => errors.push(ConfigError::Contradiction(error)),
         Ok(manifest) if manifest.pack(&settings.models.pack).is_none() => errors.push(ConfigError::Invalid {
@@ -55,7 +55,7 @@ pub(super) fn find(loaded: &Loaded) -> Vec<ConfigError> {
     errors
 }
 
-fn memory(loaded: &Loaded) -> Option<ConfigError> {
+fn check_memory(loaded: &LoadedConfig) -> Option<ConfigError> {
     let service = &loaded.settings.service;
     let (all, largest) = (service.max_decoded_megapixels?, service.max_image_megapixels);
     (all < largest).then(|| {
@@ -68,30 +68,30 @@ fn memory(loaded: &Loaded) -> Option<ConfigError> {
     })
 }
 
-fn device_ids(loaded: &Loaded) -> String {
+fn describe_device_ids(loaded: &LoadedConfig) -> String {
     let ids = &loaded.settings.gpu.device_ids;
     let ids = ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     format!("GPU_DEVICE_IDS={ids} ({})", loaded.source("GPU_DEVICE_IDS"))
 }
 
-fn devices(loaded: &Loaded) -> Vec<ConfigError> {
+fn check_devices(loaded: &LoadedConfig) -> Vec<ConfigError> {
     let gpu = &loaded.settings.gpu;
     let mut messages = Vec::new();
-    let twice = gpu.device_ids.iter().enumerate().find(|(at, id)| gpu.device_ids[..*at].contains(id));
-    if let Some((_, id)) = twice {
-        messages.push(format!("{} lists {id} twice; allowed: each device once", device_ids(loaded)));
+    let duplicate = gpu.device_ids.iter().enumerate().find(|(at, id)| gpu.device_ids[..*at].contains(id));
+    if let Some((_, id)) = duplicate {
+        messages.push(format!("{} lists {id} twice; allowed: each device once", describe_device_ids(loaded)));
     }
     if gpu.backend == GpuBackend::Mps && gpu.device_ids.len() > 1 {
         messages.push(format!(
             "{} lists several devices, but GPU_BACKEND=mps ({}) supports only one device; allowed: one device, or a different GPU_BACKEND",
-            device_ids(loaded),
+            describe_device_ids(loaded),
             loaded.source("GPU_BACKEND"),
         ));
     }
     messages.into_iter().map(ConfigError::Contradiction).collect()
 }
 
-fn tensorrt(loaded: &Loaded) -> Vec<ConfigError> {
+fn check_tensorrt(loaded: &LoadedConfig) -> Vec<ConfigError> {
     let Settings { gpu, tensorrt, .. } = &loaded.settings;
     let mut messages = Vec::new();
     if gpu.backend != GpuBackend::Tensorrt {
@@ -130,8 +130,9 @@ fn tensorrt(loaded: &Loaded) -> Vec<ConfigError> {
 }
 
 impl Settings {
-    /// Refuses to open the API to the network unless `AUTH` is set. For commands that listen.
-    pub fn check_listen(&self) -> Result<(), ConfigError> {
+    /// Fails if `HOST` can be reached from the network and `AUTH` is not set. Commands that listen
+    /// on a port call it.
+    pub fn check_listen_address(&self) -> Result<(), ConfigError> {
         let host = self.service.host;
         if host.to_canonical().is_loopback() || self.service.auth.is_some() {
             return Ok(());

@@ -10,8 +10,8 @@ use std::time::Duration;
 pub const DATABASE: &str = "facecrawl";
 
 impl Gpu {
-    /// Returns the value of an operation's own variable.
-    pub fn of(&self, operation: Operation) -> Option<bool> {
+    /// Returns the value of the operation's own variable.
+    pub fn operation_variable(&self, operation: Operation) -> Option<bool> {
         match operation {
             Operation::FaceDetection => self.face_detection,
             Operation::FaceEmbedding => self.face_embedding,
@@ -25,32 +25,32 @@ impl Gpu {
 impl Settings {
     /// Returns the operations for which their own variable, or else `ALL_GPU`, requests the GPU.
     pub fn gpu_operations(&self) -> Vec<Operation> {
-        let on_gpu = |operation: &Operation| self.gpu.of(*operation).unwrap_or(self.gpu.all);
+        let on_gpu = |operation: &Operation| self.gpu.operation_variable(*operation).unwrap_or(self.gpu.all);
         Operation::ALL.into_iter().filter(on_gpu).collect()
     }
 
     /// Returns whether `VIDEO_DECODING_GPU`, or else `ALL_GPU`, requests the GPU for videos.
-    pub fn video_decoding_gpu(&self) -> bool {
+    pub fn requests_video_decoding_gpu(&self) -> bool {
         self.gpu.video_decoding.unwrap_or(self.gpu.all)
     }
 
     /// Returns the environment variables that determine how CUDA numbers GPUs. ffmpeg must use the
     /// same numbers as ONNX Runtime in this process.
     pub fn gpu_variables(&self) -> Vec<(&'static str, OsString)> {
-        let set = |name: &'static str| Some((name, std::env::var_os(name)?));
-        video::sandbox::GPU_VARIABLES.into_iter().filter_map(set).collect()
+        let read = |name: &'static str| Some((name, std::env::var_os(name)?));
+        video::sandbox::GPU_VARIABLES.into_iter().filter_map(read).collect()
     }
 
     pub fn inference(&self) -> inference::Config {
         let gpu = &self.gpu;
         let performance = self.performance();
         inference::Config {
-            dylib_path: self.library(self.requests_gpu()),
+            dylib_path: self.onnx_runtime_library(self.requests_gpu()),
             gpu_operations: self.gpu_operations(),
             backend: gpu.backend,
             device_ids: if gpu.device_ids.is_empty() { vec![gpu.device_id] } else { gpu.device_ids.clone() },
             memory_limit_gb: gpu.memory_limit_gb,
-            gpu_batch_size: performance.batch,
+            gpu_batch_size: performance.max_batch_size,
             batch_max_delay: Duration::from_secs_f64(performance.delay_ms / 1e3),
             force_gpu_only: gpu.force_gpu_only,
             performance_mode: gpu.performance_mode,
@@ -77,20 +77,20 @@ impl Settings {
         }
     }
 
-    /// Returns the configuration of the decoder of videos; `None` if there is no ffmpeg. `child`
-    /// starts the sandbox.
-    pub fn video(&self, child: video::Launcher) -> Option<video::Config> {
-        let bundled = self.runtime_part("ffmpeg/ffmpeg");
+    /// Returns the configuration of the video decoder; `None` if there is no ffmpeg. `sandbox`
+    /// starts ffmpeg in the sandbox.
+    pub fn video(&self, sandbox: video::Launcher) -> Option<video::Config> {
+        let bundled = self.find_runtime_path("ffmpeg/ffmpeg");
         let path = std::env::var_os("PATH");
-        let ffmpeg = video::find(self.video.ffmpeg.as_deref(), bundled.as_deref(), path.as_deref())?;
+        let ffmpeg = video::find_ffmpeg(self.video.ffmpeg.as_deref(), bundled.as_deref(), path.as_deref())?;
         let threads = self.video.threads.unwrap_or_else(|| cores().min(4) as u32);
         let max_duration = Duration::from_secs(60 * self.video.max_minutes);
         let limits = video::Limits { max_duration, ..video::Limits::default() };
-        let launcher = if self.video.sandbox { child } else { video::Launcher::Direct };
+        let launcher = if self.video.sandbox { sandbox } else { video::Launcher::Direct };
         Some(video::Config { ffmpeg, launcher, threads, limits })
     }
 
-    pub fn limits(&self) -> vision::Limits {
+    pub fn image_limits(&self) -> vision::Limits {
         vision::Limits {
             max_bytes: (self.service.max_image_mb as usize) << 20,
             max_pixels: u64::from(self.service.max_image_megapixels) * 1_000_000,
@@ -110,7 +110,7 @@ impl Settings {
 
     pub fn pipeline(&self) -> pipeline::Config {
         pipeline::Config {
-            limits: self.limits(),
+            limits: self.image_limits(),
             det_size: self.detection.size,
             passes: self.detection.passes,
             quality_profile: self.detection.quality_profile,
@@ -165,7 +165,7 @@ impl Settings {
             max_video_bytes: self.video.max_mb << 20,
             match_threshold: self.service.match_threshold,
             allow_origins: self.service.allow_origins.clone(),
-            drain: self.drain(),
+            drain: self.drain_timeout(),
             connection_idle: Duration::from_secs(self.service.connection_idle_seconds),
             max_connections: self.service.max_connections,
             ..server::Config::default()
@@ -183,7 +183,7 @@ impl Settings {
             decoder,
             spool: store::SpoolFolder::new(self.video_spool(), self.disk_reserve()),
             limits: self.video_limits(),
-            turn: pipeline::worker::TURN,
+            time_slice: pipeline::worker::TIME_SLICE,
         }
     }
 
@@ -206,13 +206,13 @@ impl Settings {
         }
     }
 
-    pub fn blob_store(&self) -> String {
-        let folder = || self.storage.data_dir.join("blobs").to_string_lossy().into_owned();
-        self.storage.blob_store_url.clone().unwrap_or_else(folder)
+    pub fn blob_store_url(&self) -> String {
+        let default_folder = || self.storage.data_dir.join("blobs").to_string_lossy().into_owned();
+        self.storage.blob_store_url.clone().unwrap_or_else(default_folder)
     }
 
     /// Returns the `AWS_` variables that are set, for an S3 bucket.
-    pub fn bucket(&self) -> Vec<(&'static str, String)> {
+    pub fn bucket_variables(&self) -> Vec<(&'static str, String)> {
         let storage = &self.storage;
         let allow_http = storage.aws_allow_http.then(|| "true".to_owned());
         [
@@ -247,13 +247,13 @@ impl Settings {
         self.crawl.image_workers.unwrap_or_else(|| self.workers())
     }
 
-    pub fn drain(&self) -> Duration {
+    pub fn drain_timeout(&self) -> Duration {
         Duration::from_secs(self.service.drain_seconds)
     }
 
-    /// Returns the folder of the private Postgres's programs, if it was found.
+    /// Returns the folder that contains the programs of the private Postgres, if it was found.
     pub fn postgres_bin_dir(&self) -> Option<PathBuf> {
-        self.storage.postgres_bin_dir.clone().or_else(|| self.runtime_part("postgres/bin"))
+        self.storage.postgres_bin_dir.clone().or_else(|| self.find_runtime_path("postgres/bin"))
     }
 
     pub fn search_index(&self) -> store::index::external::Config {

@@ -5,11 +5,10 @@ use std::os::unix::process::CommandExt;
 
 /// The variable that disables the telemetry of ONNX Runtime. From version 1.31, its library for
 /// Linux writes a device ID and a database for events to the user's cache folder while it loads,
-/// before a program can switch its telemetry off.
+/// before a program can disable its telemetry.
 const NO_TELEMETRY: (&str, &str) = ("ORT_DISABLE_TELEMETRY", "1");
 
-/// Settings of glibc's allocator, unless the user sets them. Child processes, such as Postgres,
-/// inherit them.
+/// Default settings of glibc's allocator. Child processes, such as Postgres, inherit them.
 ///
 /// Without the first two, glibc keeps the memory of images and frames for each thread, and does not
 /// return it to the system. Without the third, it returns free memory as soon as there are 128 KiB
@@ -21,8 +20,8 @@ const ALLOCATOR: [(&str, &str); 3] = [
     ("MALLOC_TRIM_THRESHOLD_", "16777216"),
 ];
 
-/// Starts the program again with the variables above, unless it has them. The process keeps its ID,
-/// and nothing is lost if this is called before anything else.
+/// Restarts the program with the variables above if one of them is missing. The process keeps its
+/// ID and loses everything else, so this must be called first.
 pub fn restart_with_library_settings() {
     let unset = |(name, _): &(&str, &str)| std::env::var_os(name).is_none();
     let mut missing: Vec<_> = ALLOCATOR.into_iter().filter(unset).collect();
@@ -52,7 +51,7 @@ pub fn restart_with_library_settings() {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Otlp {
     /// Whether the environment sets the service name.
-    pub named: bool,
+    pub has_service_name: bool,
 }
 
 impl Otlp {
@@ -66,16 +65,17 @@ impl Otlp {
     }
 
     fn read(get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, ConfigError> {
-        let is = |name: &str, value: &str| get(name).is_some_and(|found| found.eq_ignore_ascii_case(value));
-        let endpoint = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
-        if !endpoint.iter().any(|name| get(name).is_some())
-            || is("OTEL_SDK_DISABLED", "true")
-            || is("OTEL_TRACES_EXPORTER", "none")
+        let has_value =
+            |name: &str, value: &str| get(name).is_some_and(|found| found.eq_ignore_ascii_case(value));
+        let endpoints = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+        if !endpoints.iter().any(|name| get(name).is_some())
+            || has_value("OTEL_SDK_DISABLED", "true")
+            || has_value("OTEL_TRACES_EXPORTER", "none")
         {
             return Ok(None);
         }
-        let protocol = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
-        if let Some((name, value)) = protocol.iter().find_map(|name| Some((*name, get(name)?)))
+        let protocols = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
+        if let Some((name, value)) = protocols.iter().find_map(|name| Some((*name, get(name)?)))
             && value != "http/protobuf"
         {
             return Err(ConfigError::Invalid {
@@ -87,7 +87,7 @@ impl Otlp {
         }
         let in_attributes =
             || get("OTEL_RESOURCE_ATTRIBUTES").is_some_and(|text| text.contains("service.name="));
-        Ok(Some(Self { named: get("OTEL_SERVICE_NAME").is_some() || in_attributes() }))
+        Ok(Some(Self { has_service_name: get("OTEL_SERVICE_NAME").is_some() || in_attributes() }))
     }
 }
 
@@ -107,8 +107,11 @@ mod tests {
     fn otlp_endpoint_enables_export_unless_disabled() {
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
         assert_eq!(read(&[]).unwrap(), None);
-        assert_eq!(read(&[endpoint]).unwrap(), Some(Otlp { named: false }));
-        assert_eq!(read(&[endpoint, ("OTEL_SERVICE_NAME", "faces")]).unwrap(), Some(Otlp { named: true }));
+        assert_eq!(read(&[endpoint]).unwrap(), Some(Otlp { has_service_name: false }));
+        assert_eq!(
+            read(&[endpoint, ("OTEL_SERVICE_NAME", "faces")]).unwrap(),
+            Some(Otlp { has_service_name: true })
+        );
         assert_eq!(read(&[endpoint, ("OTEL_SDK_DISABLED", "true")]).unwrap(), None);
         assert_eq!(read(&[endpoint, ("OTEL_TRACES_EXPORTER", "none")]).unwrap(), None);
     }

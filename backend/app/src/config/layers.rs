@@ -17,9 +17,9 @@ pub struct Flag {
     pub value: String,
 }
 
-/// Variable that `scripts/run` sets, because it can be called from any folder. The variable
-/// contains the folder to which the default paths are relative.
-const ROOT: &str = "FACECRAWL_ROOT";
+/// Variable that contains the folder to which the default paths are relative. `scripts/run` sets
+/// it, because it can be called from any folder.
+const ROOT_VARIABLE: &str = "FACECRAWL_ROOT";
 
 #[derive(Clone, Debug)]
 pub struct Sources {
@@ -38,7 +38,7 @@ impl Sources {
     /// and `flags`.
     pub fn from_process(file: Option<PathBuf>, flags: Vec<Flag>) -> Self {
         let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
-        let root = std::env::var_os(ROOT).map(PathBuf::from).unwrap_or_default();
+        let root = std::env::var_os(ROOT_VARIABLE).map(PathBuf::from).unwrap_or_default();
         Self {
             file_required: file.is_some(),
             file: file.unwrap_or_else(|| root.join("facecrawl.toml")),
@@ -50,7 +50,7 @@ impl Sources {
 
     /// Returns the value of `FACECRAWL_ROOT`.
     pub(super) fn root(&self) -> Option<PathBuf> {
-        let root = self.environment.iter().find(|(name, value)| name == ROOT && !value.is_empty());
+        let root = self.environment.iter().find(|(name, value)| name == ROOT_VARIABLE && !value.is_empty());
         root.map(|(_, value)| PathBuf::from(value))
     }
 }
@@ -102,26 +102,25 @@ pub(super) fn merge(sources: &Sources, variables: &[Variable]) -> Result<Figment
                 let value = (variable.key(), Value::from(flag.value.as_str()));
                 figment = figment.merge(Layer::new(flag.flag.as_str(), [value]));
             }
-            None => errors.push(unknown(&flag.variable, &flag.flag, variables)),
+            None => errors.push(unknown_key_error(&flag.variable, &flag.flag, variables)),
         }
     }
     if errors.is_empty() { Ok(figment) } else { Err(ConfigErrors(errors)) }
 }
 
-/// Returns the folders of the checkout, if it is not the working folder.
+/// Returns the default paths inside `FACECRAWL_ROOT`. The layer is empty if it is not set.
 fn root_layer(sources: &Sources, variables: &[Variable]) -> Layer {
-    let Some(root) = sources.root() else { return Layer::new(ROOT, []) };
+    let Some(root) = sources.root() else { return Layer::new(ROOT_VARIABLE, []) };
     let path_in_root = |name: &str, folder: &str| (name.to_owned(), root.join(folder).display().to_string());
     let mut pairs = vec![path_in_root("DATA_DIR", "data"), path_in_root("MODELS_DIR", "models")];
     if root.join("../shared/models").is_dir() {
         pairs.push(path_in_root("FACE_MODEL_MIRROR", "../shared/models"));
     }
-    // A build outside the checkout that runs in another folder does not find the checkout among its
-    // parent folders.
+    // If the program is outside the checkout, its parent folders do not contain `.runtime`.
     if root.join(".runtime/postgres/bin").exists() {
         pairs.push(path_in_root("POSTGRES_BIN_DIR", ".runtime/postgres/bin"));
     }
-    Layer::new(ROOT, known_values(variables, &pairs))
+    Layer::new(ROOT_VARIABLE, known_values(variables, &pairs))
 }
 
 /// Returns the pairs whose key is a variable, with the variable's key.
@@ -144,12 +143,12 @@ fn file_layer(sources: &Sources, variables: &[Variable]) -> Result<Layer, Vec<Co
     let data = Toml::string(&text).data().map_err(|error| to_error(error.to_string().trim().to_owned()))?;
     let mut values: Dict = data.into_values().flatten().collect();
     values.remove(RECIPE_KEY);
-    let unknown: Vec<ConfigError> = values
+    let unknown_keys: Vec<ConfigError> = values
         .keys()
         .filter(|key| !variables.iter().any(|variable| variable.key() == **key))
-        .map(|key| unknown(key, &name, variables))
+        .map(|key| unknown_key_error(key, &name, variables))
         .collect();
-    if unknown.is_empty() { Ok(Layer::new(name, values)) } else { Err(unknown) }
+    if unknown_keys.is_empty() { Ok(Layer::new(name, values)) } else { Err(unknown_keys) }
 }
 
 fn dotenv_layer(sources: &Sources, variables: &[Variable]) -> Result<Layer, ConfigError> {
@@ -172,10 +171,10 @@ fn dotenv_layer(sources: &Sources, variables: &[Variable]) -> Result<Layer, Conf
     Ok(Layer::new(name.as_str(), known_values(variables, &pairs)))
 }
 
-fn unknown(key: &str, origin: &str, variables: &[Variable]) -> ConfigError {
+fn unknown_key_error(key: &str, origin: &str, variables: &[Variable]) -> ConfigError {
     let upper = key.to_ascii_uppercase();
-    let best = variables.iter().map(|v| (distance(&upper, v.name), v)).min_by_key(|(distance, _)| *distance);
-    let hint = match best {
+    let distances = variables.iter().map(|variable| (levenshtein_distance(&upper, variable.name), variable));
+    let hint = match distances.min_by_key(|(distance, _)| *distance) {
         Some((0..=3, variable)) => format!("did you mean `{}`?", variable.key()),
         _ => "the keys are the variables of .env.example in lower case".into(),
     };
@@ -183,7 +182,7 @@ fn unknown(key: &str, origin: &str, variables: &[Variable]) -> ConfigError {
 }
 
 /// Computes the Levenshtein distance (Levenshtein 1966), row by row.
-fn distance(a: &str, b: &str) -> usize {
+fn levenshtein_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.chars().enumerate() {
@@ -198,7 +197,7 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// The key of the tables in the file.
+/// Key of the recipe tables in the file.
 const RECIPE_KEY: &str = "recipe";
 
 /// Reads and validates the recipes. If there is no file, there are no recipes.

@@ -2,7 +2,7 @@
 //!
 //! The layers, lowest first, are the defaults, `facecrawl.toml`, `.env`, the environment and the
 //! flags. Unknown keys in the file, values that are not allowed, and contradictions are errors.
-//! Each error names the key, the value, its source and what is allowed. All errors are reported
+//! Each error names the key, the value, its source and the allowed values. All errors are reported
 //! together.
 
 mod contradictions;
@@ -21,19 +21,19 @@ pub use settings::{
     Crawl, Detection, Gpu, Log, LogFormat, Models, SearchIndex, Service, Settings, Storage, Tensorrt,
     variables,
 };
-pub use variable::{Resolved, Variable, mask_url};
+pub use variable::{ResolvedVariable, Variable, mask_url};
 
 use std::fmt;
 
 /// The settings, and the source of each value.
 #[derive(Clone, Debug)]
-pub struct Loaded {
+pub struct LoadedConfig {
     pub settings: Settings,
     /// Every variable as text, with secrets masked, in the order of the documentation.
-    pub resolved: Vec<Resolved>,
+    pub resolved: Vec<ResolvedVariable>,
 }
 
-impl Loaded {
+impl LoadedConfig {
     pub fn source(&self, name: &str) -> &str {
         self.resolved.iter().find(|resolved| resolved.name == name).map_or("default", |r| r.source.as_str())
     }
@@ -54,7 +54,7 @@ impl Loaded {
 ///
 /// # Errors
 /// Returns all errors in the configuration.
-pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {
+pub fn load(sources: &Sources) -> Result<LoadedConfig, ConfigErrors> {
     let figment = layers::merge(sources, &variables())?;
     let mut reader = variable::Reader { figment: &figment, errors: Vec::new(), resolved: Vec::new() };
     let settings = Settings::read(&mut reader);
@@ -62,8 +62,8 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {
     let Some(mut settings) = settings else { return Err(ConfigErrors(errors)) };
     settings.recipes = layers::read_recipes(sources)?;
     settings.root = sources.root();
-    let resolved = resources::show_library(&settings, resources::show_performance(&settings, resolved));
-    let loaded = Loaded { settings, resolved };
+    let resolved = resources::fill_in_library(&settings, resources::fill_in_performance(&settings, resolved));
+    let loaded = LoadedConfig { settings, resolved };
     let contradictions = contradictions::find(&loaded);
     if contradictions.is_empty() { Ok(loaded) } else { Err(ConfigErrors(contradictions)) }
 }
@@ -79,13 +79,13 @@ pub enum ConfigError {
         origin: String,
         allowed: String,
     },
-    #[error("{key}={value} (from {origin}) is no longer supported; {instead}")]
+    #[error("{key}={value} (from {origin}) is no longer supported; {replacement}")]
     Removed {
         key: String,
         /// The value as given, with secrets masked.
         value: String,
         origin: String,
-        instead: &'static str,
+        replacement: &'static str,
     },
     #[error("unknown key `{key}` in {origin}; {hint}")]
     Unknown {
@@ -126,10 +126,10 @@ impl From<ConfigError> for ConfigErrors {
     }
 }
 
-const WIDTH: usize = 110;
+const LINE_WIDTH: usize = 110;
 
-/// Variables that docker-compose.yml reads, and not the program: name, default, meaning.
-const CONTAINERS: &[(&str, &str, &str)] = &[
+/// Variables that only docker-compose.yml reads: name, default, meaning.
+const CONTAINER_VARIABLES: &[(&str, &str, &str)] = &[
     ("POSTGRES_PASSWORD", "facecrawl", "Password of the database. Only the containers can connect to it."),
     (
         "POSTGRES_SHARED_BUFFERS",
@@ -165,7 +165,7 @@ pub fn env_example() -> String {
         text.push_str(&format!("#{}={}\n", variable.name, variable.default));
     }
     text.push_str("\n# ---- Containers (only docker-compose.yml reads these) ----\n");
-    for (name, default, meaning) in CONTAINERS {
+    for (name, default, meaning) in CONTAINER_VARIABLES {
         text.push_str(&format!("\n# {meaning}\n#{name}={default}\n"));
     }
     text
@@ -177,7 +177,7 @@ fn wrap(text: &str) -> Vec<String> {
         let last = lines.len() - 1;
         if lines[last].is_empty() {
             lines[last].push_str(word);
-        } else if lines[last].len() + 1 + word.len() <= WIDTH - 2 {
+        } else if lines[last].len() + 1 + word.len() <= LINE_WIDTH - 2 {
             lines[last].push(' ');
             lines[last].push_str(word);
         } else {

@@ -1,7 +1,7 @@
-//! Derives what a process uses of its machine: the ONNX Runtime library, threads and batches, and
+//! Derives the resources that a process uses: the ONNX Runtime library, threads, batches and
 //! memory. The configuration of each crate is in `convert`.
-use super::{Resolved, Settings};
-use inference::{PerformanceMode, gpu_runtime};
+use super::{ResolvedVariable, Settings};
+use inference::{PerformanceMode, gpu_runtime_argument};
 use std::path::{Path, PathBuf};
 
 /// Maximum number of threads per CPU session that the mode selects. More threads do not make models
@@ -9,24 +9,24 @@ use std::path::{Path, PathBuf};
 const MAX_THREADS: usize = 4;
 
 const MIB: u64 = 1 << 20;
-/// Memory of the program with the models of `opencv` or `compact`, in bytes.
-const PROGRAM: u64 = 400_000_000;
-/// Bodies and responses that are not counted have at most this number of bytes.
-const UNCOUNTED: u64 = 64 << 10;
-/// Of each worker of pages: a page of 5 MiB, its text, and 2 MiB of addresses of links, of images
-/// and of videos.
-const PAGE: u64 = 24 * MIB;
-/// One sitemap of 50 MiB at a time, with 16 MiB of addresses.
-const SITEMAP: u64 = 66 * MIB;
-/// Rules of robots.txt files.
-const ROBOTS: u64 = 64 * MIB;
-/// The addresses of the files of a playlist, as it lists them, for eight videos that are fetched
-/// and 32 that wait for their host; and the values of one playlist that is parsed.
-const PLAYLISTS: u64 = 40 * 2 * MIB + 128 * MIB;
-/// Images of faces of the video that is read.
-const FACE_IMAGES: u64 = 256 * MIB;
-/// Work on parts of an image, for each core.
-const PARTS: u64 = 64 * MIB;
+/// Memory of the program with the models of `opencv` or `compact`.
+const PROGRAM_BYTES: u64 = 400_000_000;
+/// Maximum size of bodies and responses that are not counted.
+const MAX_UNCOUNTED_BYTES: u64 = 64 << 10;
+/// Memory of each page worker: a page of 5 MiB, its text, and 2 MiB of addresses of links, of
+/// images and of videos.
+const PAGE_WORKER_BYTES: u64 = 24 * MIB;
+/// Memory of the sitemap that is read: 50 MiB, and 16 MiB of addresses.
+const SITEMAP_BYTES: u64 = 66 * MIB;
+/// Memory of the rules of robots.txt files.
+const ROBOTS_BYTES: u64 = 64 * MIB;
+/// Memory of the file addresses in the playlists of eight videos that are fetched and 32 that wait
+/// for their host, and of the values of one playlist that is parsed.
+const PLAYLIST_BYTES: u64 = 40 * 2 * MIB + 128 * MIB;
+/// Memory of the face images of the video that is read.
+const FACE_IMAGE_BYTES: u64 = 256 * MIB;
+/// Memory for work on parts of an image, for each core.
+const IMAGE_PART_BYTES: u64 = 64 * MIB;
 
 /// The values that depend on `PERFORMANCE_MODE`, where their own variables are unset.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,7 +34,7 @@ pub(super) struct Performance {
     /// Time in milliseconds that a GPU batch waits for more items.
     pub(super) delay_ms: f64,
     /// Maximum number of items in one run on a GPU.
-    pub(super) batch: usize,
+    pub(super) max_batch_size: usize,
     /// Number of sessions per model on the CPU.
     pub(super) sessions: usize,
     pub(super) threads: usize,
@@ -43,8 +43,8 @@ pub(super) struct Performance {
 /// A kind of memory and its limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryLimit {
-    /// What is in the memory.
-    pub what: &'static str,
+    /// The content of the memory.
+    pub content: &'static str,
     /// How the limit depends on the settings.
     pub rule: &'static str,
     pub bytes: u64,
@@ -58,42 +58,43 @@ pub fn cores() -> usize {
 impl Settings {
     /// Returns whether an operation requests a GPU that `GPU_BACKEND` allows.
     pub(super) fn requests_gpu(&self) -> bool {
-        !self.gpu_operations().is_empty() && gpu_runtime(self.gpu.backend).is_some()
+        !self.gpu_operations().is_empty() && gpu_runtime_argument(self.gpu.backend).is_some()
     }
 
     /// Returns the GPU runtime that `scripts/gpu-runtime` must install for the operations that
     /// request a GPU. Returns `None` if no operation does, or if `ORT_DYLIB_PATH` is set.
-    pub fn wanted_gpu_runtime(&self) -> Option<&'static str> {
-        let open = self.models.ort_dylib_path.is_none() && !self.gpu_operations().is_empty();
-        open.then(|| gpu_runtime(self.gpu.backend))?
+    pub fn required_gpu_runtime(&self) -> Option<&'static str> {
+        let is_required = self.models.ort_dylib_path.is_none() && !self.gpu_operations().is_empty();
+        is_required.then(|| gpu_runtime_argument(self.gpu.backend))?
     }
 
     /// Returns the path of ONNX Runtime's library: `ORT_DYLIB_PATH`, or the installed one. If `gpu`
     /// is set, the GPU's library is preferred. `None` means the system's library.
-    pub fn library(&self, gpu: bool) -> Option<PathBuf> {
+    pub fn onnx_runtime_library(&self, gpu: bool) -> Option<PathBuf> {
         let name = format!("{}onnxruntime{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
-        let part = |folder: &str| self.runtime_part(&format!("{folder}/{name}"));
-        let of_gpu = || gpu_runtime(self.gpu.backend).filter(|_| gpu).and_then(part);
-        self.models.ort_dylib_path.clone().or_else(of_gpu).or_else(|| part("onnxruntime"))
+        let find_in = |folder: &str| self.find_runtime_path(&format!("{folder}/{name}"));
+        let gpu_library = || gpu_runtime_argument(self.gpu.backend).filter(|_| gpu).and_then(find_in);
+        self.models.ort_dylib_path.clone().or_else(gpu_library).or_else(|| find_in("onnxruntime"))
     }
 
-    /// Returns a path inside `.runtime`. The search covers the checkout, the working folder, and
-    /// the folders above the program (so a build in `target/` finds its checkout).
-    pub(super) fn runtime_part(&self, part: &str) -> Option<PathBuf> {
+    /// Returns the path of a file or folder in `.runtime`, if it exists. The search covers the
+    /// checkout, the working folder, and the folders above the program (so a build in `target/`
+    /// finds its checkout).
+    pub(super) fn find_runtime_path(&self, path: &str) -> Option<PathBuf> {
         let program = std::env::current_exe().ok();
-        let above =
+        let program_folders =
             program.iter().flat_map(|program| program.ancestors().skip(1).take(4).map(Path::to_path_buf));
         let root = self.root.iter().cloned();
         root.chain(std::iter::once(PathBuf::new()))
-            .chain(above)
-            .map(|folder| folder.join(".runtime").join(part))
+            .chain(program_folders)
+            .map(|folder| folder.join(".runtime").join(path))
             .find(|path| path.exists())
     }
 
     /// Returns the values of the mode. Variables that are set take precedence.
     pub(super) fn performance(&self) -> Performance {
         let gpu = &self.gpu;
-        let (delay_ms, batch, threads) = match gpu.performance_mode {
+        let (delay_ms, max_batch_size, threads) = match gpu.performance_mode {
             PerformanceMode::Latency => (0.0, 4, cores().min(MAX_THREADS)),
             PerformanceMode::Throughput => (2.0, 32, 1),
         };
@@ -104,22 +105,23 @@ impl Settings {
         };
         Performance {
             delay_ms: gpu.batch_max_delay_ms.unwrap_or(delay_ms),
-            batch: gpu.batch_size.unwrap_or(batch),
+            max_batch_size: gpu.batch_size.unwrap_or(max_batch_size),
             sessions,
             threads,
         }
     }
 
-    /// Returns all kinds of memory that outside input can fill, on a machine with `cores`. Their
-    /// sum is the most that a process uses, apart from what SIZING.md lists as additional.
+    /// Returns the limits of all memory that outside input can fill, on a machine with `cores`.
+    /// Their sum is the maximum memory of a process, without the additional memory that SIZING.md
+    /// lists.
     pub fn memory_limits(&self, cores: usize) -> Vec<MemoryLimit> {
-        let limit = |what, rule, bytes| MemoryLimit { what, rule, bytes };
+        let limit = |content, rule, bytes| MemoryLimit { content, rule, bytes };
         let decoded = self.pipeline().decoded_bytes;
         let bodies = self.service.max_pending_body_mb * MIB;
         let connections = self.service.max_connections as u64;
         let (pages, images) = (self.page_workers() as u64, self.image_workers() as u64);
         vec![
-            limit("models and the rest of the program (`opencv` or `compact`)", "400 MB", PROGRAM),
+            limit("models and the rest of the program (`opencv` or `compact`)", "400 MB", PROGRAM_BYTES),
             limit("decoded images and frames of videos", "`MAX_DECODED_MEGAPIXELS` x 3 MB", decoded),
             limit("small decoded images of callers", "an eighth of it", decoded / 8),
             limit("bodies of requests", "`MAX_PENDING_BODY_MB`", bodies),
@@ -128,54 +130,66 @@ impl Settings {
             limit(
                 "bodies and responses of at most 64 KiB",
                 "`MAX_CONNECTIONS` x 128 KiB",
-                connections * 2 * UNCOUNTED,
+                connections * 2 * MAX_UNCOUNTED_BYTES,
             ),
             limit(
                 "images that crawls have fetched",
                 "`IMAGE_WORKERS` (four per core) x `MAX_IMAGE_MB`",
                 images * u64::from(self.service.max_image_mb) * MIB,
             ),
-            limit("pages", "`PAGE_WORKERS` (four per core) x 24 MiB", pages * PAGE),
-            limit("a large sitemap, and rules of robots.txt files", "66 MiB and 64 MiB", SITEMAP + ROBOTS),
+            limit("pages", "`PAGE_WORKERS` (four per core) x 24 MiB", pages * PAGE_WORKER_BYTES),
+            limit(
+                "a large sitemap, and rules of robots.txt files",
+                "66 MiB and 64 MiB",
+                SITEMAP_BYTES + ROBOTS_BYTES,
+            ),
             limit("processes that decode videos", "`VIDEO_MEMORY_MB`", self.video.memory_mb * MIB),
-            limit("face images of the video that is read", "256 MiB", FACE_IMAGES),
-            limit("playlists", "40 x 2 MiB and 128 MiB", PLAYLISTS),
+            limit("face images of the video that is read", "256 MiB", FACE_IMAGE_BYTES),
+            limit("playlists", "40 x 2 MiB and 128 MiB", PLAYLIST_BYTES),
             limit(
                 "work on parts of an image (tiles, buffers of decoders)",
                 "cores x 64 MiB",
-                cores as u64 * PARTS,
+                cores as u64 * IMAGE_PART_BYTES,
             ),
         ]
     }
 }
 
-/// Displays the path of the library in listings that would otherwise contain "unset".
-pub(super) fn show_library(settings: &Settings, mut resolved: Vec<Resolved>) -> Vec<Resolved> {
-    let found = settings.library(settings.requests_gpu()).map(|path| path.display().to_string());
-    for line in resolved.iter_mut().filter(|line| line.name == "ORT_DYLIB_PATH" && line.value.is_none()) {
-        line.value = found.clone();
+/// Sets the path of the library that is used as the value of `ORT_DYLIB_PATH`, if it is unset.
+pub(super) fn fill_in_library(
+    settings: &Settings,
+    mut resolved: Vec<ResolvedVariable>,
+) -> Vec<ResolvedVariable> {
+    let found = settings.onnx_runtime_library(settings.requests_gpu()).map(|path| path.display().to_string());
+    for variable in
+        resolved.iter_mut().filter(|variable| variable.name == "ORT_DYLIB_PATH" && variable.value.is_none())
+    {
+        variable.value = found.clone();
     }
     resolved
 }
 
-/// Displays these values in listings that would otherwise contain "unset".
-pub(super) fn show_performance(settings: &Settings, mut resolved: Vec<Resolved>) -> Vec<Resolved> {
-    let Performance { delay_ms, batch, sessions, threads } = settings.performance();
-    let mode = resolved.iter().find(|r| r.name == "PERFORMANCE_MODE").map(|r| r.source.clone());
-    let by_mode = mode.is_some_and(|source| source != "default");
-    let chosen = [
+/// Sets the values that depend on `PERFORMANCE_MODE`, where their own variables are unset.
+pub(super) fn fill_in_performance(
+    settings: &Settings,
+    mut resolved: Vec<ResolvedVariable>,
+) -> Vec<ResolvedVariable> {
+    let Performance { delay_ms, max_batch_size, sessions, threads } = settings.performance();
+    let is_mode_set = resolved.iter().any(|r| r.name == "PERFORMANCE_MODE" && r.source != "default");
+    let values = [
         ("BATCH_MAX_DELAY_MS", delay_ms.to_string()),
-        ("GPU_BATCH_SIZE", batch.to_string()),
+        ("GPU_BATCH_SIZE", max_batch_size.to_string()),
         ("CPU_SESSIONS", sessions.to_string()),
         ("CPU_SESSION_THREADS", threads.to_string()),
     ];
-    for (name, value) in chosen {
-        for line in resolved.iter_mut().filter(|line| line.name == name) {
-            let explicit = line.value.as_deref().is_some_and(|value| value != "0" || name != "CPU_SESSIONS");
-            if !explicit {
-                line.value = Some(value.clone());
-                if by_mode && line.source == "default" {
-                    line.source = "PERFORMANCE_MODE".into();
+    for (name, value) in values {
+        for variable in resolved.iter_mut().filter(|variable| variable.name == name) {
+            let is_explicit =
+                variable.value.as_deref().is_some_and(|value| value != "0" || name != "CPU_SESSIONS");
+            if !is_explicit {
+                variable.value = Some(value.clone());
+                if is_mode_set && variable.source == "default" {
+                    variable.source = "PERFORMANCE_MODE".into();
                 }
             }
         }

@@ -42,10 +42,10 @@ impl SearchIndex {
     }
 }
 
-const INDEXES: &[(&str, SearchIndex)] =
+const SEARCH_INDEXES: &[(&str, SearchIndex)] =
     &[("pgvector", SearchIndex::Pgvector), ("qdrant", SearchIndex::Qdrant)];
-/// What to do with `SEARCH_INDEX=edge`, the index in files of earlier versions.
-const INDEX_IN_FILES: &str = "set SEARCH_INDEX=pgvector or qdrant for all processes, and run \
+/// Advice for `SEARCH_INDEX=edge`, the index in files of earlier versions.
+const EDGE_INDEX_ADVICE: &str = "set SEARCH_INDEX=pgvector or qdrant for all processes, and run \
     `facecrawl index rebuild --index pgvector` if you dropped this index; at its next start, the \
     service deletes the files of the old index";
 const QUANTIZATIONS: &[(&str, Quantization)] = &[("none", Quantization::None), ("int8", Quantization::Int8)];
@@ -56,7 +56,7 @@ const PROFILES: &[(&str, Profile)] =
     &[("off", Profile::Off), ("standard", Profile::Standard), ("strict", Profile::Strict)];
 const THUMBNAILS: &[(&str, Thumbnails)] =
     &[("faces", Thumbnails::Faces), ("all", Thumbnails::All), ("none", Thumbnails::None)];
-const STORED: &[(&str, StoredFaces)] = &[("all", StoredFaces::All), ("passed", StoredFaces::Passed)];
+const STORED_FACES: &[(&str, StoredFaces)] = &[("all", StoredFaces::All), ("passed", StoredFaces::Passed)];
 const BACKENDS: &[(&str, GpuBackend)] = &[
     ("auto", GpuBackend::Auto),
     ("cuda", GpuBackend::Cuda),
@@ -65,13 +65,13 @@ const BACKENDS: &[(&str, GpuBackend)] = &[
     ("mps", GpuBackend::Mps),
     ("cpu", GpuBackend::Cpu),
 ];
-const MODES: &[(&str, PerformanceMode)] =
+const PERFORMANCE_MODES: &[(&str, PerformanceMode)] =
     &[("latency", PerformanceMode::Latency), ("throughput", PerformanceMode::Throughput)];
 const CANVASES: &[(&str, DetectionCanvas)] =
     &[("auto", DetectionCanvas::Auto), ("square", DetectionCanvas::Square)];
-const SLASHES: &[(&str, TrailingSlash)] =
+const TRAILING_SLASHES: &[(&str, TrailingSlash)] =
     &[("keep", TrailingSlash::Keep), ("remove", TrailingSlash::Remove), ("add", TrailingSlash::Add)];
-const FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("json", LogFormat::Json)];
+const LOG_FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("json", LogFormat::Json)];
 
 /// Accepts a URL that consists only of its origin.
 fn origin() -> Parser<String> {
@@ -83,15 +83,15 @@ fn origin() -> Parser<String> {
 
 /// Returns whether the text is a valid `QDRANT_PREFIX`. In the names of collections, a hyphen
 /// follows the prefix.
-fn prefix(text: &str) -> bool {
+fn is_valid_prefix(text: &str) -> bool {
     (1..=40).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-fn filter(text: &str) -> bool {
+fn is_valid_log_filter(text: &str) -> bool {
     tracing_subscriber::EnvFilter::try_new(text).is_ok()
 }
 
-fn header(text: &str) -> bool {
+fn is_valid_header_value(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| (0x20..0x7f).contains(&byte))
 }
 
@@ -189,7 +189,7 @@ settings! {
             /// Postgres. qdrant: in the Qdrant server of `QDRANT_URL`. All processes of an
             /// installation need the same value. The how-to guide about the search index describes
             /// the move.
-            search_index: SearchIndex = SEARCH_INDEX, "pgvector", choice(INDEXES).without("edge", INDEX_IN_FILES);
+            search_index: SearchIndex = SEARCH_INDEX, "pgvector", choice(SEARCH_INDEXES).with_removed_value("edge", EDGE_INDEX_ADVICE);
             /// `SEARCH_INDEX_REBUILD_HOURS`: Hours after the first deletion until the service
             /// begins to build the index in the Qdrant server again. Until the new index is
             /// complete, the files of the old one hold the embeddings of deleted faces.
@@ -210,10 +210,10 @@ settings! {
             /// the next node. With https, the certificate must be one that this machine trusts.
             qdrant_url: Vec<String> = QDRANT_URL, "", list(url(&["http", "https"], "an http or https URL"), "URLs like http://localhost:6334, comma-separated");
             /// `QDRANT_API_KEY`: Key that the server requires.
-            qdrant_api_key: Option<String> = QDRANT_API_KEY, "", optional(checked("printable ASCII characters", header));
+            qdrant_api_key: Option<String> = QDRANT_API_KEY, "", optional(checked("printable ASCII characters", is_valid_header_value));
             /// `QDRANT_PREFIX`: Beginning of the names of the collections in the server. Each
             /// installation that uses the server needs a different one.
-            qdrant_prefix: String = QDRANT_PREFIX, "facecrawl", checked("1 to 40 letters, digits and underscores", prefix);
+            qdrant_prefix: String = QDRANT_PREFIX, "facecrawl", checked("1 to 40 letters, digits and underscores", is_valid_prefix);
             /// `QDRANT_REPLICAS`: Number of nodes of the cluster that store each face. A change
             /// takes effect when the index is built again.
             qdrant_replicas: u32 = QDRANT_REPLICAS, "1", number(1..=10);
@@ -295,7 +295,7 @@ settings! {
             /// collection, or `QUALITY_PROFILE` if it has none. In images of crowds only few faces
             /// pass, which saves most of the work. Suppressed people are not recognised among faces
             /// that do not pass.
-            stored_faces: StoredFaces = STORED_FACES, "all", choice(STORED);
+            stored_faces: StoredFaces = STORED_FACES, "all", choice(STORED_FACES);
             /// `THUMBNAILS`: Which stored images have a thumbnail. faces: images from which a face
             /// is stored. all: every image. none: no image. Face crops are stored in any case.
             thumbnails: Thumbnails = THUMBNAILS, "faces", choice(THUMBNAILS);
@@ -318,7 +318,7 @@ settings! {
             memory_floor_mb: Option<u64> = MEMORY_FLOOR_MB, "", optional(number(0..=1_048_576));
             /// `CRAWL_USER_AGENT`: User-Agent of the crawler: a product token, followed by a URL or
             /// an address where its operator can be reached. Unset: facecrawl's own.
-            user_agent: Option<String> = CRAWL_USER_AGENT, "", optional(checked("printable ASCII", header));
+            user_agent: Option<String> = CRAWL_USER_AGENT, "", optional(checked("printable ASCII", is_valid_header_value));
             /// `CRAWL_DELAY_MS`: Minimum time between two requests to a host, in milliseconds, for
             /// crawls that do not set their own. robots.txt and a slow host can increase it.
             delay_ms: u64 = CRAWL_DELAY_MS, "500", number(0..=300_000);
@@ -340,7 +340,7 @@ settings! {
             /// `CRAWL_TRAILING_SLASH`: How a trailing slash in a link to a page is treated. keep:
             /// /a and /a/ are different pages. remove: /a/ becomes /a. add: /a becomes /a/, but
             /// /a.html stays as it is.
-            trailing_slash: TrailingSlash = CRAWL_TRAILING_SLASH, "keep", choice(SLASHES);
+            trailing_slash: TrailingSlash = CRAWL_TRAILING_SLASH, "keep", choice(TRAILING_SLASHES);
             /// `CRAWL_DROP_PARAMETERS`: Query parameters that do not select a different page,
             /// comma-separated: sort,view. They are removed from links to pages. Common parameters
             /// of trackers and sessions are always removed.
@@ -424,7 +424,7 @@ settings! {
             /// latency for one request (no delay, batches of 4, up to 4 threads per CPU session).
             /// throughput: the most images per second (2 ms delay, batches of 32, 1 thread per CPU
             /// session). Variables that are set explicitly take precedence.
-            performance_mode: PerformanceMode = PERFORMANCE_MODE, "throughput", choice(MODES);
+            performance_mode: PerformanceMode = PERFORMANCE_MODE, "throughput", choice(PERFORMANCE_MODES);
             /// `CPU_SESSIONS`: Number of sessions per model on the CPU. 0 means the number of cores
             /// divided by `CPU_SESSION_THREADS`.
             cpu_sessions: usize = CPU_SESSIONS, "0", number(0..=1024);
@@ -463,9 +463,9 @@ settings! {
         log: Log("Logging") {
             /// `LOG_LEVEL`: Level of the log: error, warn, info, debug or trace, or a filter per
             /// module such as info,crawler=debug.
-            level: String = LOG_LEVEL, "info", checked("error, warn, info, debug, trace, or a filter like info,crawler=debug", filter);
+            level: String = LOG_LEVEL, "info", checked("error, warn, info, debug, trace, or a filter like info,crawler=debug", is_valid_log_filter);
             /// `LOG_FORMAT`: Format of the log: text for people, json for programs.
-            format: LogFormat = LOG_FORMAT, "text", choice(FORMATS);
+            format: LogFormat = LOG_FORMAT, "text", choice(LOG_FORMATS);
             /// `DEBUG`: Raise `LOG_LEVEL` to debug.
             debug: bool = DEBUG, "false", flag();
         }

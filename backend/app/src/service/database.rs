@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 use store::Store;
-use store::db::schema::{Migrated, OlderPrograms, SchemaUse};
+use store::db::schema::{MigrationResult, OlderProgramPolicy, SchemaLock};
 use tokio::process::Command;
 use tokio::sync::Mutex;
 use url::Url;
@@ -19,13 +19,13 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A database connection, with the private server if there is one.
 pub struct Database {
     pub store: Store,
-    /// The connection URL with its password, which must not be shown.
+    /// The connection URL with its password, which must not be masked_url.
     pub url: String,
     cluster: Option<Cluster>,
-    /// Whether another process runs the private server.
-    of_other_process: bool,
+    /// Whether another process runs the private server, and this process only uses it.
+    is_server_shared: bool,
     /// Set by `migrate`.
-    schema: Mutex<Option<SchemaUse>>,
+    schema: Mutex<Option<SchemaLock>>,
 }
 
 /// The behaviour if another process already runs the private server.
@@ -45,7 +45,7 @@ impl Database {
         let (url, cluster) = match &settings.storage.database_url {
             Some(url) => (url.clone(), None),
             None => {
-                let config = private(settings)?;
+                let config = private_server_config(settings)?;
                 match Cluster::start(&config).await {
                     Ok(cluster) => (cluster.default_url(), Some(cluster)),
                     Err(embedded_postgres::Error::InUse(_)) if sharing == Sharing::Shared => {
@@ -55,19 +55,23 @@ impl Database {
                 }
             }
         };
-        let shown = mask_url(&url);
+        let masked_url = mask_url(&url);
         let configured = settings.storage.database_url.is_some();
-        let of = if configured { format!("DATABASE_URL={shown}") } else { format!("the database {shown}") };
+        let name = if configured {
+            format!("DATABASE_URL={masked_url}")
+        } else {
+            format!("the database {masked_url}")
+        };
         let store = Store::connect(&settings.store(url.clone()))
             .await
-            .with_context(|| format!("cannot connect to {of}"))?;
+            .with_context(|| format!("cannot connect to {name}"))?;
         tracing::info!(
-            database = if cluster.is_some() { "private" } else { shown.as_str() },
+            database = if cluster.is_some() { "private" } else { masked_url.as_str() },
             seconds = started.elapsed().as_secs_f64(),
             "database connected"
         );
-        let of_other_process = cluster.is_none() && !configured;
-        Ok(Self { store, url, cluster, of_other_process, schema: Mutex::default() })
+        let is_server_shared = cluster.is_none() && !configured;
+        Ok(Self { store, url, cluster, is_server_shared, schema: Mutex::default() })
     }
 
     /// Opens the database for `work`, and closes it afterwards, also if `work` fails.
@@ -77,9 +81,9 @@ impl Database {
         work: impl AsyncFnOnce(&Self) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
         let database = Self::open(settings, sharing).await?;
-        let done = work(&database).await;
+        let result = work(&database).await;
         database.close().await;
-        done
+        result
     }
 
     /// Applies the missing schema migrations and returns their number. Until this process ends, no
@@ -87,33 +91,34 @@ impl Database {
     ///
     /// If another process runs the private server, that process is not stopped, because the server
     /// would end with it.
-    pub async fn migrate(&self, older: OlderPrograms) -> anyhow::Result<usize> {
-        let older = if self.of_other_process { OlderPrograms::Keep } else { older };
-        let Migrated { ran, schema } = self.store.schema().migrate(older).await?;
-        if ran > 0 {
-            tracing::info!(migrations = ran, "database migrated");
+    pub async fn migrate(&self, older_programs: OlderProgramPolicy) -> anyhow::Result<usize> {
+        let older_programs =
+            if self.is_server_shared { OlderProgramPolicy::FailMigration } else { older_programs };
+        let MigrationResult { migration_count, schema } = self.store.schema().migrate(older_programs).await?;
+        if migration_count > 0 {
+            tracing::info!(migrations = migration_count, "database migrated");
         }
         *self.schema.lock().await = Some(schema);
-        Ok(ran)
+        Ok(migration_count)
     }
 
-    /// Returns when this process can no longer use the database, with the reason: the private
+    /// Waits until this process can no longer use the database, and returns the reason: the private
     /// server exited on its own, or a newer version of the program upgraded the schema.
-    pub async fn unusable(&self) -> anyhow::Error {
-        let lost = async {
+    pub async fn wait_until_unusable(&self) -> anyhow::Error {
+        let exited = async {
             match &self.cluster {
-                Some(cluster) => cluster.exited().await,
+                Some(cluster) => cluster.wait_for_exit().await,
                 None => std::future::pending().await,
             }
         };
         let superseded = async {
             match self.schema.lock().await.as_mut() {
-                Some(schema) => schema.superseded().await,
+                Some(schema) => schema.wait_until_superseded().await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            () = lost => anyhow!("the private Postgres exited unexpectedly"),
+            () = exited => anyhow!("the private Postgres exited unexpectedly"),
             error = superseded => error.into(),
         }
     }
@@ -131,7 +136,7 @@ impl Database {
     }
 }
 
-fn private(settings: &Settings) -> anyhow::Result<embedded_postgres::Config> {
+fn private_server_config(settings: &Settings) -> anyhow::Result<embedded_postgres::Config> {
     let Some(bin_dir) = settings.postgres_bin_dir() else {
         bail!(
             "there is no database; set DATABASE_URL, or run ./scripts/setup (or set POSTGRES_BIN_DIR) for a private Postgres"
@@ -163,14 +168,15 @@ pub async fn run_postgres_program<S: AsRef<OsStr>>(
     database: &str,
     args: impl IntoIterator<Item = S>,
 ) -> anyhow::Result<()> {
-    let beside = settings.postgres_bin_dir().map(|folder| folder.join(program)).filter(|path| path.is_file());
-    let mut command = Command::new(beside.unwrap_or_else(|| program.into()));
+    let installed =
+        settings.postgres_bin_dir().map(|folder| folder.join(program)).filter(|path| path.is_file());
+    let mut command = Command::new(installed.unwrap_or_else(|| program.into()));
     // Every user of the machine can read a command line; only the owner can read the environment.
     let mut url = Url::parse(database).context("the database URL is invalid")?;
     if let Some(password) = url.password() {
-        let password = percent_decode(password);
-        command.env("PGPASSWORD", password);
-        let _a_url_with_a_host_can_lose_its_password = url.set_password(None);
+        command.env("PGPASSWORD", percent_decode(password));
+        // Fails only for a URL without a host.
+        let _result = url.set_password(None);
     }
     let status = command
         .args(args)

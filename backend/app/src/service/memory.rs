@@ -10,7 +10,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const BYTES_PER_IMAGE: u64 = 64 << 20;
 /// Extra memory that must be available before a slot is restored, so that the limit does not
 /// oscillate by one image.
-const MARGIN: u64 = 64 << 20;
+const RESTORE_MARGIN: u64 = 64 << 20;
 /// Default memory floor in bytes. If a sixteenth of the total memory is less than this value, the
 /// floor is that sixteenth.
 const MAX_DEFAULT_FLOOR: u64 = 128 << 20;
@@ -54,7 +54,7 @@ impl ImageSlots {
                 .saturating_add(used)
                 .min(self.limit),
         };
-        let next = match (slots(memory.available), slots(memory.available.saturating_sub(MARGIN))) {
+        let next = match (slots(memory.available), slots(memory.available.saturating_sub(RESTORE_MARGIN))) {
             (minimum, _) if minimum < self.current => minimum,
             (_, with_margin) if with_margin > self.current => self.current + 1,
             _ => self.current,
@@ -65,8 +65,8 @@ impl ImageSlots {
     }
 }
 
-/// Adapts the number of concurrent images to the available memory until `shutdown` fires. `read` is
-/// called every second; if it returns `None`, the number stays unchanged.
+/// Adapts the number of concurrent images to the available memory until `shutdown` is cancelled.
+/// `read` is called every second; if it returns `None`, the number stays unchanged.
 pub(super) async fn adapt_slots(
     read: impl Fn() -> Option<Memory>,
     mut slots: ImageSlots,
@@ -87,7 +87,7 @@ pub(super) async fn adapt_slots(
         let Some(memory) = read() else { continue };
         metrics::gauge!("facecrawl_memory_available_bytes").set(memory.available as f64);
         let before = slots.current;
-        if let Some(new) = slots.update(memory, concurrency.used(kind)) {
+        if let Some(new) = slots.update(memory, concurrency.used_slots(kind)) {
             concurrency.set(kind, new);
             slots_gauge.set(new as f64);
             let available_mb = memory.available >> 20;
@@ -115,8 +115,8 @@ pub(super) fn read() -> Option<Memory> {
 
 fn read_from(meminfo: &Path, root: &Path, group: &str) -> Option<Memory> {
     let text = std::fs::read_to_string(meminfo).ok()?;
-    let kib = |name: &str| field(&text, name).map(|value| value << 10);
-    let machine = Memory { available: kib("MemAvailable:")?, total: kib("MemTotal:")? };
+    let bytes = |name: &str| number_after(&text, name).map(|kib| kib << 10);
+    let machine = Memory { available: bytes("MemAvailable:")?, total: bytes("MemTotal:")? };
     // A container sees its own control group as the root. Both groups may have a limit.
     let folder: PathBuf = root.join(group);
     let groups = folder.ancestors().take_while(|folder| folder.starts_with(root));
@@ -133,12 +133,12 @@ fn group_memory(group: &Path) -> Option<Memory> {
     let (limit, used) = (number("memory.max")?, number("memory.current")?);
     let stat = std::fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
     // The kernel reclaims inactive file pages before an allocation fails.
-    let reclaimable = field(&stat, "inactive_file").unwrap_or(0);
+    let reclaimable = number_after(&stat, "inactive_file").unwrap_or(0);
     Some(Memory { available: limit.saturating_sub(used.saturating_sub(reclaimable)), total: limit })
 }
 
 /// Returns the number after `name` at the start of a line.
-fn field(text: &str, name: &str) -> Option<u64> {
+fn number_after(text: &str, name: &str) -> Option<u64> {
     let mut words = text.lines().map(str::split_whitespace);
     let line = words.find(|line| line.clone().next() == Some(name))?;
     line.clone().nth(1)?.parse().ok()
@@ -205,31 +205,31 @@ mod tests {
     #[test]
     fn lowest_cgroup_limit_bounds_available_memory() {
         let folder = tempfile::tempdir().unwrap();
-        let put = |name: &str, text: &str| {
+        let write = |name: &str, text: &str| {
             let path = folder.path().join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(&path, text).unwrap();
             path
         };
-        let meminfo = put("meminfo", "MemTotal:  8388608 kB\nMemFree: 1 kB\nMemAvailable:  4194304 kB\n");
+        let meminfo = write("meminfo", "MemTotal:  8388608 kB\nMemFree: 1 kB\nMemAvailable:  4194304 kB\n");
         let root = folder.path().join("cgroup");
         let read = || read_from(&meminfo, &root, "outer/inner").unwrap();
         assert_eq!(read(), Memory { available: 4096 * MIB, total: 8192 * MIB }, "no groups");
 
-        put("cgroup/outer/inner/memory.max", "max\n");
-        put("cgroup/outer/inner/memory.current", "1000\n");
+        write("cgroup/outer/inner/memory.max", "max\n");
+        write("cgroup/outer/inner/memory.current", "1000\n");
         assert_eq!(read(), Memory { available: 4096 * MIB, total: 8192 * MIB }, "no limit");
 
-        put("cgroup/outer/memory.max", &(512 * MIB).to_string());
-        put("cgroup/outer/memory.current", &(500 * MIB).to_string());
-        put("cgroup/outer/memory.stat", &format!("anon 7\nactive_file 5\ninactive_file {}\n", 100 * MIB));
+        write("cgroup/outer/memory.max", &(512 * MIB).to_string());
+        write("cgroup/outer/memory.current", &(500 * MIB).to_string());
+        write("cgroup/outer/memory.stat", &format!("anon 7\nactive_file 5\ninactive_file {}\n", 100 * MIB));
         assert_eq!(
             read(),
             Memory { available: 112 * MIB, total: 512 * MIB },
             "the outer group has the lowest limit"
         );
 
-        put("cgroup/outer/memory.current", &(700 * MIB).to_string());
+        write("cgroup/outer/memory.current", &(700 * MIB).to_string());
         assert_eq!(read().available, 0, "over its limit");
         assert_eq!(read_from(Path::new("/nowhere"), &root, "outer"), None);
     }

@@ -8,7 +8,7 @@ mod suppression;
 mod worker;
 
 pub use database::{Database, Sharing, run_postgres_program};
-pub use http::{Surface, bind, serve};
+pub use http::{Routes, bind, serve};
 pub use worker::start_runner;
 
 use crate::config::{LogFormat, Settings};
@@ -22,7 +22,7 @@ use pipeline::{Analyzer, Crawls, FaceStore, Videos};
 use queue::Queue;
 use server::Services;
 use std::io::Write;
-use store::db::schema::OlderPrograms;
+use store::db::schema::OlderProgramPolicy;
 use store::index::external::ExternalIndex;
 use store::{Blobs, Store, StoreError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -30,14 +30,14 @@ use tokio_util::sync::CancellationToken;
 use video::{Decoder, VideoError};
 
 /// The components that commands with a database and models need.
-pub struct Foundation {
+pub struct Components {
     pub database: Database,
-    /// The search index outside the database, if this process brings it up to the rows.
+    /// The search index outside the database, if this process applies changes to it.
     pub index: Option<ExternalIndex>,
     pub services: Services,
 }
 
-impl Foundation {
+impl Components {
     /// Opens the database and loads the models concurrently. `role` decides whether this process
     /// opens the search index.
     pub async fn start(
@@ -47,12 +47,16 @@ impl Foundation {
     ) -> anyhow::Result<Self> {
         let blobs = open_blobs(settings)?;
         let ((), (database, index), engine) = tokio::try_join!(
-            async { blobs.check().await.with_context(|| place_of_blobs(settings)) },
+            async { blobs.check().await.with_context(|| blob_location_setting(settings)) },
             async {
                 let mut database = Database::open(settings, sharing).await?;
-                let service = sharing == Sharing::Exclusive;
-                database.migrate(if service { OlderPrograms::Stop } else { OlderPrograms::Keep }).await?;
-                // Before the embedding model is registered, which prepares the index.
+                let older_programs = match sharing {
+                    Sharing::Exclusive => OlderProgramPolicy::Stop,
+                    Sharing::Shared => OlderProgramPolicy::FailMigration,
+                };
+                database.migrate(older_programs).await?;
+                // The registration of the embedding model prepares the index, so it is opened
+                // first.
                 let index = search_index::open(settings, &mut database.store, role).await?;
                 Ok((database, index))
             },
@@ -74,7 +78,8 @@ impl Foundation {
         let (mut video_tools, mut video_decoding) = (Err("this command decodes no videos".into()), None);
         if sharing == Sharing::Exclusive {
             let opened = tokio::task::block_in_place(|| open_decoder(settings))?;
-            (video_tools, video_decoding) = (tools_of(settings, opened.decoder), Some(opened.report));
+            (video_tools, video_decoding) =
+                (video_tools_or_reason(settings, opened.decoder), Some(opened.report));
         }
         let fetcher = Fetcher::new(&settings.crawler());
         let services = Services {
@@ -96,8 +101,8 @@ impl Foundation {
         &self.services.store
     }
 
-    /// Reports how many stored faces have embeddings of another model than the current one, and
-    /// what to do. Search does not find those faces.
+    /// Warns if stored faces have embeddings of another model than the current one, because search
+    /// does not find those faces.
     pub async fn warn_about_outdated_faces(&self, settings: &Settings) -> Result<(), StoreError> {
         let others = self.store().models().faces_of_other_models(self.services.face_store.model_id()).await?;
         let faces: i64 = others.iter().map(|(_, faces)| faces).sum();
@@ -118,28 +123,31 @@ impl Foundation {
     }
 }
 
-/// Returns the tools that read videos. A service without them works, but reads no videos; the error
-/// is the reason.
-fn tools_of(settings: &Settings, decoder: Result<Decoder, VideoError>) -> Result<VideoTools, String> {
+/// Returns the tools that read videos, or the reason why there are none. Without them, a service
+/// works, but reads no videos.
+fn video_tools_or_reason(
+    settings: &Settings,
+    decoder: Result<Decoder, VideoError>,
+) -> Result<VideoTools, String> {
     let tools = decoder.map_err(|error| error.to_string());
     let tools = tools.and_then(|decoder| create_video_tools(settings, decoder));
     tools.inspect_err(|reason| tracing::warn!(reason, "video decoding is disabled"))
 }
 
 pub fn open_blobs(settings: &Settings) -> anyhow::Result<Blobs> {
-    let blobs = Blobs::open_with(&settings.blob_store(), &settings.bucket());
-    Ok(blobs.with_context(|| place_of_blobs(settings))?.with_reserve(settings.disk_reserve()))
+    let blobs = Blobs::open_with(&settings.blob_store_url(), &settings.bucket_variables());
+    Ok(blobs.with_context(|| blob_location_setting(settings))?.with_reserve(settings.disk_reserve()))
 }
 
 /// Returns the setting that determines where blobs are stored, for error messages.
-fn place_of_blobs(settings: &Settings) -> String {
+fn blob_location_setting(settings: &Settings) -> String {
     if settings.storage.blob_store_url.is_none() {
         return format!("DATA_DIR={}", settings.storage.data_dir.display());
     }
     let endpoint = settings.storage.aws_endpoint_url.as_ref().map(|url| format!(", AWS_ENDPOINT_URL={url}"));
-    let bucket = settings.blob_store();
-    let endpoint = endpoint.filter(|_| bucket.starts_with("s3:")).unwrap_or_default();
-    format!("BLOB_STORE_URL={}{endpoint}", crate::config::mask_url(&bucket))
+    let url = settings.blob_store_url();
+    let endpoint = endpoint.filter(|_| url.starts_with("s3:")).unwrap_or_default();
+    format!("BLOB_STORE_URL={}{endpoint}", crate::config::mask_url(&url))
 }
 
 /// Fetches the missing files of the pack, and adds the quality model if it is installed.
@@ -150,7 +158,7 @@ pub async fn prepare_models(settings: &Settings) -> anyhow::Result<ResolvedPack>
         .context("MODEL_PACK is not a pack of models.toml or packs.toml")?;
     let store = ModelStore::new(settings);
     let resolved = store.prepare(pack).await?;
-    Ok(store.with_quality(resolved, &manifest).await?)
+    Ok(store.with_quality_model(resolved, &manifest).await?)
 }
 
 /// Fetches the missing files of the pack, loads the models and warms them up.
@@ -168,20 +176,20 @@ pub async fn start_engine_with(settings: &Settings, config: Config) -> anyhow::R
 const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
 
-/// Returns a token that fires with the first signal.
+/// Returns a token that is cancelled by the first signal.
 pub fn listen_for_signals() -> std::io::Result<CancellationToken> {
     let token = CancellationToken::new();
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let fired = token.clone();
+    let signalled = token.clone();
     tokio::spawn(async move {
         let first = first_signal(&mut interrupt, &mut terminate).await;
         tracing::info!(signal = signal_name(first), "shutting down; a second signal exits immediately");
-        fired.cancel();
+        signalled.cancel();
         let second = first_signal(&mut interrupt, &mut terminate).await;
         tracing::warn!(signal = signal_name(second), "second signal, exiting immediately");
-        // Without the flush of `exit_process`, because another thread may hold stdout and wait for
-        // its reader.
+        // `exit_process` would flush stdout, and another thread may hold stdout and wait for its
+        // reader.
         signal_hook::low_level::exit(128 + second);
     });
     Ok(token)

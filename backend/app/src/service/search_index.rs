@@ -8,41 +8,42 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::index::changes::{IndexSet, IndexSetState};
 use store::index::engine::VectorEngine;
-use store::index::external::{ExternalIndex, Followed};
+use store::index::external::{ExternalIndex, StepOutcome};
 use store::{Store, StoreError};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 /// Number of changes that are applied in one step. A face becomes visible to the engine when its
 /// step ends.
-pub const STEP_CHANGES: i64 = 1_000;
+pub const CHANGES_PER_STEP: i64 = 1_000;
 /// Time between two steps while no change is left.
 pub const IDLE_PAUSE: Duration = Duration::from_millis(200);
 /// Time after a failed step. It doubles with each further failure, up to the maximum.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(30);
-/// What a process does with the index.
+
+/// How a process uses the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It answers searches. It opens the index and applies changes to it.
+    /// It serves searches. It opens the index and applies changes to it.
     Searches,
-    /// It stores faces while another process answers searches.
+    /// It stores faces while another process serves searches.
     StoresFaces,
 }
 
 /// Lets the store use the index that the settings select. Returns the index if this process must
-/// apply changes to it with [`follow`].
+/// apply changes to it with [`start_updates`].
 ///
 /// # Errors
 /// Fails if the index of an earlier setting cannot be deleted. Does not fail if the Qdrant server
-/// of the selected index does not answer: [`follow`] tries again.
+/// of the selected index does not respond: [`start_updates`] tries again.
 pub async fn open(
     settings: &Settings,
     store: &mut Store,
     role: Role,
 ) -> anyhow::Result<Option<ExternalIndex>> {
     if role == Role::Searches {
-        remove_unused(settings, store).await?;
+        remove_unused_indexes(settings, store).await?;
     }
     let Some(engine) = open_engine(settings)? else { return Ok(None) };
     let index = ExternalIndex::new(store.pool().clone(), engine).with_config(settings.search_index());
@@ -54,7 +55,7 @@ pub async fn open(
                     "search index not available; searches use pgvector or compare with all faces"
                 );
             }
-            taken => taken.context("cannot record the changes of faces")?,
+            result => result.context("cannot record the changes of faces")?,
         },
         Role::StoresFaces if !store.index().records_changes().await? => {
             let index = settings.storage.search_index.name();
@@ -66,13 +67,13 @@ pub async fn open(
     Ok((role == Role::Searches).then_some(index))
 }
 
-/// Applies changes to the index until `shutdown` fires. A step that is interrupted is repeated
-/// by the next start.
-pub fn follow(index: ExternalIndex, shutdown: CancellationToken) {
-    tokio::spawn(shutdown.run_until_cancelled_owned(follow_changes(index)));
+/// Starts a task that applies changes to the index until `shutdown` is cancelled. The next start
+/// repeats a step that was interrupted.
+pub fn start_updates(index: ExternalIndex, shutdown: CancellationToken) {
+    tokio::spawn(shutdown.run_until_cancelled_owned(apply_changes(index)));
 }
 
-async fn follow_changes(index: ExternalIndex) {
+async fn apply_changes(index: ExternalIndex) {
     let mut pause = RETRY_PAUSE;
     let mut is_claimed = false;
     loop {
@@ -81,11 +82,11 @@ async fn follow_changes(index: ExternalIndex) {
                 index.claim().await?;
                 is_claimed = true;
             }
-            index.step(STEP_CHANGES).await
+            index.step(CHANGES_PER_STEP).await
         };
         let wait = match step.await {
-            Ok(Followed::Applied(1..)) => Duration::ZERO,
-            Ok(Followed::Applied(0) | Followed::Busy) => IDLE_PAUSE,
+            Ok(StepOutcome::Applied(1..)) => Duration::ZERO,
+            Ok(StepOutcome::Applied(0) | StepOutcome::Busy) => IDLE_PAUSE,
             Err(error) => {
                 tracing::warn!(%error, seconds = pause.as_secs_f64(), "failed to update the search index; trying again");
                 let wait = pause;
@@ -139,9 +140,9 @@ const FILE_ENGINE_NAME: &str = "edge";
 /// Stops recording changes if no index needs them. Deletes the index in files of earlier versions,
 /// and the collections of `qdrant` if it is not the selected index. Fails if the files or the
 /// collections cannot be deleted, or with the database's error.
-async fn remove_unused(settings: &Settings, store: &Store) -> anyhow::Result<()> {
+async fn remove_unused_indexes(settings: &Settings, store: &Store) -> anyhow::Result<()> {
     let selected = settings.storage.search_index;
-    // First, so that no process applies changes while recording stops.
+    // The indexes are released first, so that no process applies changes while recording stops.
     let mut server_id = None;
     ExternalIndex::release(store.pool(), FILE_ENGINE_NAME).await?;
     if selected != SearchIndex::Qdrant {
@@ -150,15 +151,15 @@ async fn remove_unused(settings: &Settings, store: &Store) -> anyhow::Result<()>
     if selected == SearchIndex::Pgvector && store.index().records_changes().await? {
         store.index().stop_changes().await.context("cannot stop recording the changes of faces")?;
     }
-    remove_files(settings, store).await?;
+    remove_index_files(settings, store).await?;
     if let Some(id) = server_id {
         remove_collections(settings, store, id).await?;
     }
     Ok(())
 }
 
-async fn remove_files(settings: &Settings, store: &Store) -> anyhow::Result<()> {
-    store.index().forget(FILE_ENGINE_NAME).await?;
+async fn remove_index_files(settings: &Settings, store: &Store) -> anyhow::Result<()> {
+    store.index().delete_records(FILE_ENGINE_NAME).await?;
     let folder = settings.storage.data_dir.join("index");
     if !folder.exists() {
         return Ok(());
@@ -181,7 +182,7 @@ async fn remove_collections(settings: &Settings, store: &Store, id: Uuid) -> any
         `facecrawl index drop --index qdrant --forget`";
     let server = qdrant_server(settings)?.context(EXPLANATION)?;
     // Another server or prefix belongs to another installation.
-    let ids = server.ids().await.context(EXPLANATION)?;
+    let ids = server.server_ids().await.context(EXPLANATION)?;
     if !ids.contains(&id) {
         let found_ids = ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         return Err(anyhow::anyhow!(
@@ -190,7 +191,7 @@ async fn remove_collections(settings: &Settings, store: &Store, id: Uuid) -> any
         .context(EXPLANATION);
     }
     server.remove_all().await.context(EXPLANATION)?;
-    store.index().forget(SearchIndex::Qdrant.name()).await?;
+    store.index().delete_records(SearchIndex::Qdrant.name()).await?;
     tracing::info!("deleted the unused search index in the Qdrant server");
     Ok(())
 }

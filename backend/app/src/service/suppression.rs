@@ -1,4 +1,4 @@
-//! Manages the secret with which suppressed people are recognised.
+//! Loads or creates the secret with which suppressed people are recognised.
 use crate::config::Settings;
 use anyhow::{Context, ensure};
 use pipeline::{FaceStore, Secret, Sketcher};
@@ -10,7 +10,7 @@ use store::Store;
 
 /// File in `DATA_DIR`. `facecrawl backup` does not copy it, because without the secret a sketch
 /// reveals nothing about a face. The operator keeps a separate copy.
-const FILE: &str = "suppression.secret";
+const SECRET_FILE: &str = "suppression.secret";
 const MIN_CHARACTERS: usize = 32;
 
 /// Adds the service's secret to `faces`, so that they reject images of suppressed people.
@@ -26,7 +26,10 @@ pub(super) async fn with_secret(
         (None, Some(_)) => None,
     };
     let sketcher = secret.map(|secret| Sketcher::new(Secret::new(secret)));
-    let foreign = store.suppressions().foreign_sketches(sketcher.as_ref().map_or("", Sketcher::key)).await?;
+    let foreign = store
+        .suppressions()
+        .count_sketches_with_other_keys(sketcher.as_ref().map_or("", Sketcher::key))
+        .await?;
     if foreign > 0 {
         tracing::warn!(
             sketches = foreign,
@@ -41,7 +44,7 @@ pub(super) async fn with_secret(
 
 /// Returns the secret in the data folder. Creates it if it does not exist.
 fn load_or_create(folder: &Path) -> anyhow::Result<String> {
-    let path = folder.join(FILE);
+    let path = folder.join(SECRET_FILE);
     let describe = || format!("the suppression secret {}", path.display());
     match std::fs::read_to_string(&path) {
         Ok(secret) => {
@@ -57,10 +60,10 @@ fn load_or_create(folder: &Path) -> anyhow::Result<String> {
         Err(error) => return Err(error).with_context(describe),
     }
     std::fs::create_dir_all(folder).with_context(describe)?;
-    let secret = hex::encode(store::keys::random::<32>()?);
+    let secret = hex::encode(store::keys::random_bytes::<32>()?);
     // The hard link ensures that the file is complete when it becomes visible. Creating the link
     // fails if another process has just created the file.
-    let temporary = folder.join(format!(".{FILE}.{}", std::process::id()));
+    let temporary = folder.join(format!(".{SECRET_FILE}.{}", std::process::id()));
     let write = || -> std::io::Result<()> {
         let mut file: File =
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
@@ -91,10 +94,10 @@ mod tests {
         assert_eq!(secret.len(), 64);
         assert_eq!(load_or_create(&data).unwrap(), secret);
         assert_ne!(load_or_create(folder.path()).unwrap(), secret);
-        let mode = std::fs::metadata(data.join(FILE)).unwrap().permissions().mode();
+        let mode = std::fs::metadata(data.join(SECRET_FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(std::fs::read_dir(&data).unwrap().count(), 1, "no draft remains");
-        std::fs::write(data.join(FILE), "short").unwrap();
+        assert_eq!(std::fs::read_dir(&data).unwrap().count(), 1, "no temporary file remains");
+        std::fs::write(data.join(SECRET_FILE), "short").unwrap();
         assert!(load_or_create(&data).unwrap_err().to_string().contains("32 characters"));
     }
 }

@@ -1,5 +1,5 @@
 //! Starts the job runner of this process.
-use super::Foundation;
+use super::Components;
 use super::memory::{self, ImageSlots};
 use crate::config::{Settings, cores};
 use domain::JobKind;
@@ -14,20 +14,20 @@ use tokio_util::sync::CancellationToken;
 /// Time between two repairs of crawls that cannot end by themselves.
 const RECONCILE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How long a job that ended its process twice keeps other jobs from starting.
+/// Maximum time for which a job that ended its process twice prevents other jobs from starting.
 const ALONE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Files of videos that are fetched concurrently.
-const FETCH_PLACES: usize = 8;
-/// Recurring crawls that are started concurrently.
-const START_PLACES: usize = 4;
-/// Deleted collections that are erased concurrently.
-const ERASE_PLACES: usize = 2;
+/// Number of video files that are fetched concurrently.
+const VIDEO_FETCH_JOBS: usize = 8;
+/// Number of recurring crawls that are started concurrently.
+const CRAWL_START_JOBS: usize = 4;
+/// Number of deleted collections that are erased concurrently.
+const COLLECTION_ERASURE_JOBS: usize = 2;
 
 /// Time between two attempts to run the storage maintenance.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Reports that outside input can need more memory than this process can have.
+/// Logs a message if outside input can need more memory than this process can have.
 fn check_memory(settings: &Settings) {
     let limits: u64 = settings.memory_limits(cores()).iter().map(|limit| limit.bytes).sum();
     if let Some(memory) = memory::read().filter(|memory| memory.total < limits) {
@@ -39,28 +39,28 @@ fn check_memory(settings: &Settings) {
     }
 }
 
-/// Starts claiming jobs. Stops when `shutdown` fires.
-pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: CancellationToken) -> Runner {
+/// Starts claiming jobs. Stops when `shutdown` is cancelled.
+pub fn start_runner(components: &Components, settings: &Settings, shutdown: CancellationToken) -> Runner {
     check_memory(settings);
     let Services { store, blobs, queue, crawls, face_store, videos, video_tools, fetcher, .. } =
-        foundation.services.clone();
+        components.services.clone();
     let handlers =
         handlers(store.clone(), queue.clone(), crawls.clone(), face_store, fetcher, video_tools.ok());
     let (pages, images) = (settings.page_workers(), settings.image_workers());
     let machine = rustix::system::uname();
     let config = RunnerConfig {
         concurrency: (JobKind::ALL.into_iter())
-            .map(|kind| (kind.into(), places(kind, pages, images)))
+            .map(|kind| (kind.into(), max_concurrency(kind, pages, images)))
             .collect(),
-        keep_quarter: HashSet::from([JobKind::FetchVideo.into()]),
-        // It writes what arrives to a file, and decodes nothing.
+        keep_quarter_free: HashSet::from([JobKind::FetchVideo.into()]),
+        // This job only writes the received bytes to a file.
         never_alone: vec![JobKind::FetchVideo.into()],
-        poll: Duration::from_secs(1),
-        drain: settings.drain(),
-        alone: ALONE_TIMEOUT,
-        worker: format!("{}-{}", machine.nodename().to_string_lossy(), std::process::id()),
+        poll_interval: Duration::from_secs(1),
+        drain_timeout: settings.drain_timeout(),
+        alone_timeout: ALONE_TIMEOUT,
+        worker_name: format!("{}-{}", machine.nodename().to_string_lossy(), std::process::id()),
     };
-    tracing::info!(pages, images, worker = config.worker, "worker started");
+    tracing::info!(pages, images, worker = config.worker_name, "worker started");
     tokio::spawn(reconcile(crawls, videos, shutdown.clone()));
     tokio::spawn(run_maintenance(Maintenance::new(store, blobs), shutdown.clone()));
     let runner = Runner::start(queue, handlers, config, shutdown.clone());
@@ -73,17 +73,17 @@ pub fn start_runner(foundation: &Foundation, settings: &Settings, shutdown: Canc
     runner
 }
 
-/// Returns the number of jobs of a kind that run concurrently.
-fn places(kind: JobKind, pages: usize, images: usize) -> usize {
+/// Returns the maximum number of jobs of a kind that run concurrently.
+fn max_concurrency(kind: JobKind, pages: usize, images: usize) -> usize {
     match kind {
         JobKind::ScanPage => pages,
         JobKind::ScanImage => images,
-        JobKind::FetchVideo => FETCH_PLACES,
-        // One video uses all cores, and a clustering much of the database.
+        JobKind::FetchVideo => VIDEO_FETCH_JOBS,
+        // One video uses all cores, and one clustering uses much of the database.
         JobKind::ScanVideo | JobKind::ClusterCollection => 1,
-        JobKind::StartCrawl => START_PLACES,
+        JobKind::StartCrawl => CRAWL_START_JOBS,
         JobKind::DeliverWebhook => DELIVERY_PLACES,
-        JobKind::EraseCollection => ERASE_PLACES,
+        JobKind::EraseCollection => COLLECTION_ERASURE_JOBS,
     }
 }
 

@@ -2,7 +2,7 @@
 //! responses. They send complete requests, or keep connections busy.
 use crate::common::service::client;
 use crate::common::sites::vast_png;
-use crate::site::{grey_image, many_parts, many_values, nested_json, truncated};
+use crate::site::{grey_image, many_parts, many_values, nested_json, truncated_image};
 use crate::world::World;
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -33,8 +33,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Counts a response. Keeps it as a surprise if `allowed` does not contain it.
-    pub(crate) fn note(&self, attack: &'static str, status: ResponseStatus, allowed: &[u16], text: &str) {
+    /// Counts a response. Also stores it as unexpected if `allowed` does not contain its status.
+    pub(crate) fn add(&self, attack: &'static str, status: ResponseStatus, allowed: &[u16], text: &str) {
         let mut tallies = self.tallies.lock().unwrap();
         let tally = tallies.entry(attack).or_insert_with(|| {
             self.started_attacks.send_modify(|started_attacks| *started_attacks += 1);
@@ -68,14 +68,14 @@ pub(crate) struct Report {
 /// Starts all attacks of this module, or those that `ATTACKS` selects.
 pub(crate) fn start(world: &World) -> Attacks {
     let mut attacks = Attacks::empty();
-    start_requests(world, &mut attacks);
-    start_sockets(world, &mut attacks);
+    start_request_attacks(world, &mut attacks);
+    start_socket_attacks(world, &mut attacks);
     assert!(attacks.count > 0, "no attack has `{}` in its name", attacks.name_filter);
     attacks
 }
 
 impl Attacks {
-    /// Returns no attacks. [`Self::add`] starts those that `ATTACKS` selects.
+    /// Returns an empty set of attacks. [`Self::add`] starts the attacks that `ATTACKS` selects.
     pub(crate) fn empty() -> Self {
         let record = Arc::new(Record {
             tallies: Mutex::default(),
@@ -151,7 +151,7 @@ fn request_attacks(world: &World) -> Vec<RequestAttack> {
         let build_request = move |client: &Client| {
             let request = client.request(method.clone(), &url).bearer_auth(&key);
             match &body {
-                Payload::Nothing => request,
+                Payload::Empty => request,
                 Payload::Json(value) => request.json(value),
                 Payload::Bytes(kind, bytes) => request.header("content-type", *kind).body(bytes.clone()),
             }
@@ -163,66 +163,66 @@ fn request_attacks(world: &World) -> Vec<RequestAttack> {
         (|bytes| Payload::Bytes("application/json", bytes), |bytes| Payload::Bytes("image/jpeg", bytes));
     let url = |url: &str| Payload::Json(json!({ "url": url }));
     // A caller with the scope `analyze` sends bodies and images.
-    let (once, twice) = (("analyze", 1), ("analyze", 2));
+    let (one_caller, two_callers) = (("analyze", 1), ("analyze", 2));
     let thorough = |score| format!("POST /faces/detect?min_score={score}&passes=thorough");
     let (detect, batch) = ("POST /faces/detect", "POST /faces/detect/batch");
-    add(twice, "json of many values", batch, json(many_values(40 << 20)), REFUSED);
-    add(once, "json in depth", batch, json(nested_json(1 << 20)), REFUSED);
-    add(once, "grey image, every score", &thorough("0"), jpeg(grey_image()), REFUSED);
-    add(once, "grey image, low score", &thorough("0.1"), jpeg(grey_image()), VALID);
-    add(twice, "vast image", detect, Payload::Bytes("image/png", vast_png()), REFUSED);
-    add(twice, "half an image", detect, jpeg(truncated()), VALID);
+    add(two_callers, "json of many values", batch, json(many_values(40 << 20)), REFUSED);
+    add(one_caller, "json in depth", batch, json(nested_json(1 << 20)), REFUSED);
+    add(one_caller, "grey image, every score", &thorough("0"), jpeg(grey_image()), REFUSED);
+    add(one_caller, "grey image, low score", &thorough("0.1"), jpeg(grey_image()), VALID);
+    add(two_callers, "vast image", detect, Payload::Bytes("image/png", vast_png()), REFUSED);
+    add(two_callers, "half an image", detect, jpeg(truncated_image()), VALID);
     add(
-        twice,
+        two_callers,
         "form of many parts",
         batch,
         Payload::Bytes("multipart/form-data; boundary=b", many_parts(50_000)),
         REFUSED,
     );
-    add(twice, "metadata address", detect, url("http://169.254.169.254/latest"), REFUSED);
-    add(twice, "slow address", detect, url(&format!("{}/drip.jpg", world.hostile_site)), REFUSED);
+    add(two_callers, "metadata address", detect, url("http://169.254.169.254/latest"), REFUSED);
+    add(two_callers, "slow address", detect, url(&format!("{}/drip.jpg", world.hostile_site)), REFUSED);
     // A caller with the scope `read` or `search` requests data of other tenants, and endless lists.
-    let read = ("read", 2);
-    let of_face = || Payload::Json(json!({ "face_id": face }));
-    add(read, "a stranger's face", &format!("GET /faces/{face}"), Payload::Nothing, &[404, 429]);
-    add(read, "a stranger's crop", &format!("GET /faces/{face}/crop"), Payload::Nothing, &[404, 429]);
-    add(read, "a stranger's collection", "GET /faces?collection=normal", Payload::Nothing, &[403, 404, 429]);
-    add(read, "a list without an end", "GET /faces?limit=1000000", Payload::Nothing, REFUSED);
-    add(("search", 2), "a search with a stranger's face", "POST /faces/search", of_face(), &[404, 422, 429]);
+    let reader = ("read", 2);
+    let face_id = || Payload::Json(json!({ "face_id": face }));
+    add(reader, "a stranger's face", &format!("GET /faces/{face}"), Payload::Empty, &[404, 429]);
+    add(reader, "a stranger's crop", &format!("GET /faces/{face}/crop"), Payload::Empty, &[404, 429]);
+    add(reader, "a stranger's collection", "GET /faces?collection=normal", Payload::Empty, &[403, 404, 429]);
+    add(reader, "a list without an end", "GET /faces?limit=1000000", Payload::Empty, REFUSED);
+    add(("search", 2), "a search with a stranger's face", "POST /faces/search", face_id(), &[404, 422, 429]);
     // A caller with the scope `crawl` crawls hostile sites, and sends seeds that do not fit into a
     // row.
-    let (crawl, crawls) = (("crawl", 1), "POST /crawls");
+    let (crawl, request) = (("crawl", 1), "POST /crawls");
     let seeds = |seeds: Vec<String>| Payload::Json(json!({"seeds": seeds, "delay_ms": 0, "max_pages": 200}));
     let seed = |seed: String| seeds(vec![seed]);
-    add(crawl, "a crawl of the hostile site", crawls, seed(world.hostile_site.clone()), &[201, 409, 429]);
+    add(crawl, "a crawl of the hostile site", request, seed(world.hostile_site.clone()), &[201, 409, 429]);
     add(
         crawl,
         "a seed of 60 KB",
-        crawls,
+        request,
         seed(format!("http://a.example/{}", "a".repeat(60 << 10))),
         REFUSED,
     );
     add(
         crawl,
         "a seed with a long host",
-        crawls,
+        request,
         seed(format!("http://{}.example/", "a".repeat(300))),
         REFUSED,
     );
-    add(crawl, "100,000 seeds", crawls, seeds(vec!["http://a.example/".into(); 100_000]), REFUSED);
+    add(crawl, "100,000 seeds", request, seeds(vec!["http://a.example/".into(); 100_000]), REFUSED);
     // A caller with the scope `erase` tries to erase all data, all people, and data of other
     // tenants.
-    let erase = ("erase", 1);
-    add(erase, "erase everybody", "POST /erasures?threshold=-1", jpeg(testing::drawing("ada.jpg")), REFUSED);
-    add(erase, "erase a stranger", "POST /erasures", of_face(), REFUSED);
+    let eraser = ("erase", 1);
+    add(eraser, "erase everybody", "POST /erasures?threshold=-1", jpeg(testing::drawing("ada.jpg")), REFUSED);
+    add(eraser, "erase a stranger", "POST /erasures", face_id(), REFUSED);
     add(
-        erase,
+        eraser,
         "erase a stranger's image",
         "POST /erasures?dry_run=true",
         Payload::Json(json!({"image_url": world.image_url})),
         VALID,
     );
-    add(erase, "delete a stranger's face", &format!("DELETE /faces/{face}"), Payload::Nothing, &[404, 429]);
+    add(eraser, "delete a stranger's face", &format!("DELETE /faces/{face}"), Payload::Empty, &[404, 429]);
     // Callers with the scopes `admin` and `keys` use the names of other tenants, and request keys
     // with more scopes.
     add(
@@ -243,17 +243,17 @@ fn request_attacks(world: &World) -> Vec<RequestAttack> {
 }
 
 enum Payload {
-    Nothing,
+    Empty,
     Json(Value),
     Bytes(&'static str, Vec<u8>),
 }
 
-/// Statuses of requests refused by limits, validation or missing scopes.
+/// Statuses of requests that limits, validation or scopes reject.
 const REFUSED: &[u16] = &[400, 403, 404, 408, 413, 415, 422, 429, 431, 503, 504];
-/// Statuses of legal requests, which may also be refused.
+/// Statuses of valid requests, which may also be rejected.
 const VALID: &[u16] = &[200, 201, 400, 404, 408, 413, 415, 422, 429, 503, 504];
 
-fn start_requests(world: &World, attacks: &mut Attacks) {
+fn start_request_attacks(world: &World, attacks: &mut Attacks) {
     for attack in request_attacks(world) {
         let (name, callers, client, attack) = (attack.name, attack.callers, client(), Arc::new(attack));
         attacks.add(name, callers, move |record| {
@@ -268,11 +268,11 @@ async fn send_request(attack: &RequestAttack, client: &Client, record: &Record) 
         Ok(response) => {
             let status = response.status().as_u16();
             let text = response.text().await.unwrap_or_default();
-            record.note(attack.name, Some(status), attack.allowed, &text);
+            record.add(attack.name, Some(status), attack.allowed, &text);
         }
         // The service may close the connection when it refuses a request before the body has
         // arrived.
-        Err(_) => record.note(attack.name, None, attack.allowed, ""),
+        Err(_) => record.add(attack.name, None, attack.allowed, ""),
     }
 }
 
@@ -283,7 +283,7 @@ pub(crate) struct SocketAttack {
     /// Sent in one piece.
     pub(crate) head: Vec<u8>,
     /// Sent one byte at a time, with pauses.
-    pub(crate) slow: Vec<u8>,
+    pub(crate) slow_bytes: Vec<u8>,
     /// Number of bytes read at a time, with pauses; 0 reads without pauses.
     pub(crate) read_size: usize,
     pub(crate) allowed: &'static [u16],
@@ -292,7 +292,7 @@ pub(crate) struct SocketAttack {
 /// Number of bytes of a response that an attacker reads before it reconnects.
 const MAX_RESPONSE_BYTES: usize = 200;
 
-pub(crate) fn request(address: &str, line: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+pub(crate) fn raw_request(address: &str, line: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let head = format!("{line} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n");
     [head.as_bytes(), body].concat()
 }
@@ -315,23 +315,23 @@ fn socket_attacks(world: &World) -> Vec<SocketAttack> {
         name,
         callers,
         head,
-        slow: Vec::new(),
+        slow_bytes: Vec::new(),
         read_size: 0,
         allowed,
     };
-    let events = request(&address, &events, &bearer("read"), b"");
-    let body = request(&address, "POST /faces/detect", &json, b"");
-    let enhance = request(&address, "POST /images/enhance", &image, &image_bytes);
-    let unknown = request(&address, "GET /faces", unknown, b"");
-    let long = request(&address, "GET /faces", &long, b"");
-    let foreign = request(&address, "POST /erasures", &foreign, b"{}");
-    let slow = request(&address, "GET /faces", "", b"");
+    let events = raw_request(&address, &events, &bearer("read"), b"");
+    let body = raw_request(&address, "POST /faces/detect", &json, b"");
+    let enhance = raw_request(&address, "POST /images/enhance", &image, &image_bytes);
+    let unknown = raw_request(&address, "GET /faces", unknown, b"");
+    let long = raw_request(&address, "GET /faces", &long, b"");
+    let foreign = raw_request(&address, "POST /erasures", &foreign, b"{}");
+    let slow_bytes = raw_request(&address, "GET /faces", "", b"");
     vec![
         // An event stream ends only with the crawl or with the attack.
         SocketAttack { read_size: 1, ..plain("event streams", 30, events, &[200, 429, 503]) },
-        SocketAttack { slow, ..plain("a head a byte at a time", 40, Vec::new(), &[400, 401, 408]) },
+        SocketAttack { slow_bytes, ..plain("a head a byte at a time", 40, Vec::new(), &[400, 401, 408]) },
         SocketAttack {
-            slow: vec![b' '; 100],
+            slow_bytes: vec![b' '; 100],
             ..plain("a body a byte at a time", 4, body, &[400, 408, 413, 422, 429, 503])
         },
         SocketAttack { read_size: 2, ..plain("a slow reader", 6, enhance, &[200, 408, 413, 422, 429, 503]) },
@@ -341,7 +341,7 @@ fn socket_attacks(world: &World) -> Vec<SocketAttack> {
     ]
 }
 
-fn start_sockets(world: &World, attacks: &mut Attacks) {
+fn start_socket_attacks(world: &World, attacks: &mut Attacks) {
     for attack in socket_attacks(world) {
         let (name, callers, address, attack) =
             (attack.name, attack.callers, world.address(), Arc::new(attack));
@@ -353,18 +353,19 @@ fn start_sockets(world: &World, attacks: &mut Attacks) {
 }
 
 pub(crate) async fn run_on_socket(attack: &SocketAttack, address: &str, record: &Record) {
-    let response = response(attack, address).await;
+    let response = send_on_socket(attack, address).await;
     let text = String::from_utf8_lossy(&response);
     let status = text.split(' ').nth(1).and_then(|status| status.parse().ok());
-    record.note(attack.name, status, attack.allowed, &text);
+    record.add(attack.name, status, attack.allowed, &text);
 }
 
-/// Returns the beginning of the response, or nothing if the connection ended without one.
-async fn response(attack: &SocketAttack, address: &str) -> Vec<u8> {
+/// Sends the request. Returns the beginning of the response, or nothing if the connection ended
+/// without one.
+async fn send_on_socket(attack: &SocketAttack, address: &str) -> Vec<u8> {
     let mut response = Vec::new();
     let Ok(mut stream) = TcpStream::connect(address).await else { return response };
     if stream.write_all(&attack.head).await.is_ok() {
-        for byte in &attack.slow {
+        for byte in &attack.slow_bytes {
             if stream.write_all(&[*byte]).await.is_err() {
                 break;
             }

@@ -6,7 +6,7 @@
 //! the latencies, their ratio and the peak memory, but makes no assertion about them.
 //! `ATTACK_REQUESTS` sets the number of requests of the normal load (default 60) for a longer
 //! measurement. `ATTACKS` selects the attacks whose names contain its value. The module `videos`
-//! contains another test, with attacks of its own.
+//! contains another test with other attacks.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 mod attackers;
@@ -37,11 +37,11 @@ async fn concurrent_attacks_fail_no_normal_request() {
     let attacked = load.run(requests).await;
     let report = attacks.stop().await;
 
-    println!("alone:  {baseline}");
-    println!("beside: {attacked}");
+    println!("without attacks: {baseline}");
+    println!("during attacks:  {attacked}");
     println!("p99 ratio: {:.2}", attacked.p99().as_secs_f64() / baseline.p99().as_secs_f64());
     let peaks = [baseline_peak, world.service.peak_memory()].map(|bytes| bytes >> 20);
-    println!("peak resident memory: alone {} MiB, beside {} MiB", peaks[0], peaks[1]);
+    println!("peak resident memory: without attacks {} MiB, with attacks {} MiB", peaks[0], peaks[1]);
     for line in &report.lines {
         println!("{line}");
     }

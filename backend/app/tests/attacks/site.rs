@@ -1,5 +1,5 @@
-//! Serves a site that a tenant crawls every day, and a hostile one. Creates bodies and images that
-//! are expensive to process and contain nothing useful.
+//! Serves the site of the normal tenant and a hostile one. Creates bodies and images that are
+//! expensive to process.
 use crate::common::sites::{gzip, hostile_routes, serve};
 use axum::Router;
 use axum::extract::Path;
@@ -12,7 +12,7 @@ use image::{ExtendedColorType, ImageEncoder};
 use std::sync::LazyLock;
 
 /// Starts a site with three drawn portraits on one page.
-pub(crate) async fn good() -> String {
+pub(crate) async fn start_normal() -> String {
     let image = |name: &'static str| get(move || async move { testing::drawing(name) });
     serve(
         Router::new()
@@ -26,7 +26,7 @@ pub(crate) async fn good() -> String {
 
 /// Returns robots.txt rules that a backtracking matcher would compare with every part of a long
 /// path.
-fn robots() -> String {
+fn robots_txt() -> String {
     format!("user-agent: *\ndisallow: /*{}b\ndisallow: /*a*a*a*a*a*a*a*a*b$\n", "a".repeat(200 << 10))
 }
 
@@ -35,8 +35,8 @@ fn link_farm(page: u64) -> Html<String> {
     Html((0..200).map(|n| format!("<a href=/farm/{}>x</a>", page.wrapping_mul(200) + n)).collect())
 }
 
-/// Returns a page with the same image under 520 URLs, 20 of which have more than 50,000 characters,
-/// and an image whose URL has an invalid host name.
+/// Returns a page with the same image under 520 URLs. Twenty of the URLs have more than 50,000
+/// characters. Another image has an invalid host name in its URL.
 fn copies() -> Html<String> {
     let long = "q".repeat(50_000);
     let short = (0..500).map(|n| format!("<img src=/copy/{n}.jpg>"));
@@ -69,14 +69,14 @@ const INDEX: &str = "<a href=/long>1</a><a href=/loop/0>2</a><a href=/drip>3</a>
     <a href=/farm/1>6</a><a href=/copies>7</a><a href=/headers>8</a><a href=/base>10</a><a href=http://169.254.169.254/latest>9</a>
     <img src=/vast.png><img src=/drip.jpg><img src=/huge.jpg><img src=/grey.jpg><img src=/cut.jpg>";
 
-/// Starts a site with slow and endless bodies, redirects, decompression bombs, a link farm,
-/// duplicate pages, long headers, and rules in robots.txt that are expensive to evaluate.
-pub(crate) async fn hostile() -> String {
+/// Starts a site with slow and endless bodies, redirects, decompression bombs and a link farm. It
+/// also has duplicate pages, long headers, and rules in robots.txt that are expensive to evaluate.
+pub(crate) async fn start_hostile() -> String {
     let bomb = gzip(&vec![b' '; 8 << 20]).repeat(64);
     let image = testing::drawing("eve.jpg");
     let router = hostile_routes(bomb)
         .route("/", get(|| async { Html(INDEX) }))
-        .route("/robots.txt", get(|| async { robots() }))
+        .route("/robots.txt", get(|| async { robots_txt() }))
         .route("/long", get(|| async { long_redirect() }))
         .route(
             "/loop/{n}",
@@ -88,7 +88,7 @@ pub(crate) async fn hostile() -> String {
         .route("/base", get(|| async { long_base() }))
         .route("/headers", get(|| async { long_headers() }))
         .route("/grey.jpg", get(|| async { grey_image() }))
-        .route("/cut.jpg", get(|| async { truncated() }));
+        .route("/cut.jpg", get(|| async { truncated_image() }));
     serve(router).await
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn grey_image() -> Vec<u8> {
 }
 
 /// Returns an image without its second half.
-pub(crate) fn truncated() -> Vec<u8> {
+pub(crate) fn truncated_image() -> Vec<u8> {
     let image = testing::drawing("ada.jpg");
     image[..image.len() / 2].to_vec()
 }

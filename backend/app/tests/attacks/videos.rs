@@ -1,16 +1,16 @@
 //! Attacks the videos of one service in many ways at once, and kills the service meanwhile.
 //!
-//! A hostile tenant adds addresses that answer slowly, large files, films that take long and long
-//! playlists, and reads responses slowly. The service is killed and started again five times. The
-//! test requires that the videos of another tenant are read, that no accepted video is lost, that
-//! memory and disk space stay within their limits, and that a stop leaves nothing behind. It prints
-//! the time until a video of the other tenant is read, but makes no assertion about it.
+//! A hostile tenant adds slow addresses, large files, films that take a long time to read, and long
+//! playlists. It also reads responses slowly. The service is killed and started again five times.
+//! The test requires that the videos of another tenant are read and that no accepted video is lost.
+//! Memory and disk space must stay within their limits, and a stop must leave no incomplete files.
+//! The test prints the time until a video of the other tenant is read, without an assertion.
 //! `ATTACK_ADDRESSES` sets the number of slow addresses (default 1,000).
 mod attackers;
 mod world;
 
 use crate::common::service::wait_until;
-use attackers::{Hostile, LARGE_FILE_BYTES, Site, padding};
+use attackers::{HostileTenant, LARGE_FILE_BYTES, Site, padding};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use reqwest::Method;
@@ -22,11 +22,11 @@ use testing::film::{Codec, Container, Encoding, Film, MovieIndex, repeat};
 use world::{HOSTILE, Tenant, World};
 
 /// Number of slow addresses without `ATTACK_ADDRESSES`.
-const ADDRESSES: usize = 1_000;
+const DEFAULT_ADDRESSES: usize = 1_000;
 const KILLS: usize = 5;
-/// Space on the disk for everything except the files of the hostile tenant, in bytes.
-const SMALL_FILES: u64 = 64 << 20;
-/// Number of requests that read all accepted videos at the same time.
+/// Disk space in bytes for all files except those of the hostile tenant.
+const OTHER_FILES_BYTES: u64 = 64 << 20;
+/// Number of concurrent requests that check the accepted videos.
 const CONCURRENT_READS: usize = 8;
 
 struct Films {
@@ -38,12 +38,12 @@ struct Films {
     long: Bytes,
 }
 
-impl Hostile {
-    /// Stores a video of the tenant, so that there is something to read.
+impl HostileTenant {
+    /// Stores a video of the tenant, which the slow readers read.
     async fn prepare(tenant: Tenant, films: &Films) -> Self {
         let video = tenant.send(variant(&films.short, 1), "sampling=fps=5").await.id;
         tenant.wait_until_read(&video).await;
-        let (_, _, face) = stored(&tenant, &video).await;
+        let (_, _, face) = read_stored(&tenant, &video).await;
         Self {
             tenant,
             site: Site::start().await,
@@ -51,7 +51,8 @@ impl Hostile {
             face: face["id"].as_str().unwrap().to_owned(),
             film: films.short.clone(),
             long_film: films.long.clone(),
-            addresses: std::env::var("ATTACK_ADDRESSES").map_or(ADDRESSES, |count| count.parse().unwrap()),
+            address_count: std::env::var("ATTACK_ADDRESSES")
+                .map_or(DEFAULT_ADDRESSES, |count| count.parse().unwrap()),
             progress: Arc::default(),
         }
     }
@@ -76,7 +77,7 @@ fn variant(film: &Bytes, number: usize) -> Vec<u8> {
     [&film[..], &padding(number as u64, 16)].concat()
 }
 
-async fn stored(tenant: &Tenant, video: &str) -> (Value, Value, Value) {
+async fn read_stored(tenant: &Tenant, video: &str) -> (Value, Value, Value) {
     let video = tenant.get(&format!("/videos/{video}")).await;
     let path = format!("/videos/{}/tracks?limit=1000", video["id"].as_str().unwrap());
     let tracks = tenant.get(&path).await;
@@ -94,29 +95,29 @@ async fn missing_videos(tenant: &Tenant, videos: Vec<String>) -> Vec<String> {
     missing_videos.buffer_unordered(CONCURRENT_READS).filter_map(std::future::ready).collect().await
 }
 
-/// What happened while the service was killed.
+/// The result of [`kill_repeatedly`].
 #[derive(Default)]
 struct Kills {
     /// Ids of the videos of the normal tenant that were accepted.
     accepted: Vec<String>,
-    /// Number of requests that sent these videos, with repeated ones.
+    /// Number of requests that sent these videos, including repeated ones.
     requests: usize,
     /// Number of files whose writing was interrupted.
     incomplete: usize,
 }
 
 /// Kills the service and starts it again while the attackers send their addresses.
-async fn kill_repeatedly(world: &mut World, hostile: &Hostile, film: &Bytes) -> Kills {
+async fn kill_repeatedly(world: &mut World, hostile: &HostileTenant, film: &Bytes) -> Kills {
     let mut kills = Kills::default();
     for kill in 1..=KILLS {
-        let sent = kill * hostile.addresses / (KILLS + 1);
-        wait_until("slow addresses", async || hostile.progress.addresses() >= sent).await;
-        // Every other kill interrupts the other tenant too.
-        let sending = kill.is_multiple_of(2).then(|| {
-            let (sender, film) = (world.normal.clone(), variant(film, kill + 1));
-            tokio::spawn(async move { sender.send(film, "sampling=fps=5").await })
+        let sent = kill * hostile.address_count / (KILLS + 1);
+        wait_until("slow addresses", async || hostile.progress.answered_addresses() >= sent).await;
+        // Every other kill also interrupts an upload of the normal tenant.
+        let upload = kill.is_multiple_of(2).then(|| {
+            let (tenant, film) = (world.normal.clone(), variant(film, kill + 1));
+            tokio::spawn(async move { tenant.send(film, "sampling=fps=5").await })
         });
-        // If a large file is being written, it is interrupted.
+        // Waits at most one second for an incomplete file, so that the kill interrupts its writing.
         for _ in 0..200 {
             if !world.incomplete_files().is_empty() {
                 break;
@@ -124,13 +125,14 @@ async fn kill_repeatedly(world: &mut World, hostile: &Hostile, film: &Bytes) -> 
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         kills.incomplete += world.kill_and_start().await;
-        if let Some(sending) = sending {
-            let sent = sending.await.unwrap();
+        if let Some(upload) = upload {
+            let sent = upload.await.unwrap();
             kills.requests += sent.requests;
             kills.accepted.push(sent.id);
         }
     }
-    wait_until("slow addresses", async || hostile.progress.addresses() >= hostile.addresses).await;
+    wait_until("slow addresses", async || hostile.progress.answered_addresses() >= hostile.address_count)
+        .await;
     kills
 }
 
@@ -142,7 +144,7 @@ async fn read_during_attacks(normal: &Tenant, film: &Bytes) -> String {
     let begun = sent.elapsed().as_secs_f64();
     let read = normal.wait_until_read(&video).await;
     let ended = sent.elapsed().as_secs_f64();
-    println!("a video of {} bytes is read after {begun:.1} s and until {ended:.1} s", film.len());
+    println!("a video of {} bytes was read from {begun:.1} s to {ended:.1} s after its upload", film.len());
     assert!(read["people"].as_i64() > Some(0), "{read:#}");
     video
 }
@@ -151,8 +153,8 @@ async fn read_during_attacks(normal: &Tenant, film: &Bytes) -> String {
 async fn check_usage(world: &World) {
     let (peaks, unused) = (world.usage.peaks(), world.unused_files().await);
     let (memory, large) = (world::memory_limit(), LARGE_FILE_BYTES as u64);
-    // A process that is killed before it inserts the row of a file leaves the file to the sweep.
-    let disk = world::disk_limit(large) + unused * large + SMALL_FILES;
+    // If a process is killed before it inserts the row of a file, only the sweep deletes the file.
+    let disk = world::disk_limit(large) + unused * large + OTHER_FILES_BYTES;
     let mb = |bytes: u64| bytes / 1_000_000;
     println!(
         "peak memory: {} MB, of the service {} MB; limit {} MB; at most {} decoders",
@@ -170,7 +172,7 @@ async fn check_usage(world: &World) {
     assert!(peaks.decoders > 0, "no decoder was measured");
     assert!(peaks.memory < memory, "the memory exceeds its limit");
     assert!(peaks.disk < disk, "the disk space exceeds its limit");
-    let waiting = world.waiting(HOSTILE).await;
+    let waiting = world.waiting_videos(HOSTILE).await;
     assert!(waiting.videos <= world::MAX_WAITING_VIDEOS, "{waiting:?}");
     assert!(waiting.bytes <= world::MAX_WAITING_VIDEO_MB << 20, "{waiting:?}");
 }
@@ -183,13 +185,13 @@ async fn hostile_videos_and_kills_lose_no_accepted_video() {
     let normal = world.normal.clone();
     let first = normal.send(variant(&films.short, 0), "sampling=fps=5").await.id;
     normal.wait_until_read(&first).await;
-    let before = stored(&normal, &first).await;
-    let hostile = Hostile::prepare(world.hostile.clone(), &films).await;
+    let before = read_stored(&normal, &first).await;
+    let hostile = HostileTenant::prepare(world.hostile.clone(), &films).await;
 
     let attacks = hostile.start();
     let kills = kill_repeatedly(&mut world, &hostile, &films.short).await;
     attacks.wait_for_first_results().await;
-    let suspects = world.database.number("select count(*) from jobs where crashes > 1").await;
+    let crashed_jobs = world.database.number("select count(*) from jobs where crashes > 1").await;
     for video in &kills.accepted {
         normal.wait_until_read(video).await;
     }
@@ -198,7 +200,7 @@ async fn hostile_videos_and_kills_lose_no_accepted_video() {
 
     let (sent, incomplete) = (kills.requests, kills.incomplete);
     println!("{} videos were accepted by {sent} requests during {KILLS} kills", kills.accepted.len());
-    println!("{incomplete} files were interrupted; {suspects} jobs crashed more than once");
+    println!("{incomplete} files were interrupted; {crashed_jobs} jobs crashed more than once");
     report.lines.iter().for_each(|line| println!("{line}"));
     assert_eq!(report.unexpected, Vec::<String>::new(), "responses that an attacker must not get");
     assert_eq!(missing_videos(&hostile.tenant, hostile.progress.accepted()).await, Vec::<String>::new());
@@ -206,7 +208,7 @@ async fn hostile_videos_and_kills_lose_no_accepted_video() {
     let listed = normal.get("/videos?limit=100").await;
     assert_eq!(listed["videos"].as_array().unwrap().len(), accepted.len());
     assert_eq!(missing_videos(&normal, accepted).await, Vec::<String>::new());
-    assert_eq!(stored(&normal, &first).await, before, "the other tenant's data changed");
+    assert_eq!(read_stored(&normal, &first).await, before, "the other tenant's data changed");
 
     world.stop().await;
     check_usage(&world).await;

@@ -1,5 +1,5 @@
-//! Starts the attacked service with its tenants and their keys. Runs the normal load, which is the
-//! daily requests of a tenant, and measures the latency of each response.
+//! Starts the attacked service with its tenants and their keys. Runs the normal load, the usual
+//! requests of a tenant, and measures the latency of each response.
 use crate::common::service::{Caller, Output, Service, TestFolder, client};
 use crate::site;
 use futures::{StreamExt, stream};
@@ -30,9 +30,9 @@ pub(crate) struct World {
     pub(crate) faces: Vec<String>,
     /// URL of an image of the normal tenant.
     pub(crate) image_url: String,
-    pub(crate) normal: String,
+    pub(crate) normal_key: String,
     /// The hostile tenant's keys, one for each scope.
-    pub(crate) hostile: Vec<(&'static str, String)>,
+    pub(crate) hostile_keys: Vec<(&'static str, String)>,
 }
 
 const HOSTILE_SCOPES: [&str; 8] = ["analyze", "read", "search", "crawl", "write", "erase", "admin", "keys"];
@@ -47,31 +47,31 @@ impl World {
         // image of the largest size at a time.
         command.env("MAX_DECODED_MEGAPIXELS", "60").env("MAX_PENDING_BODY_MB", "64");
         let service = Service::start(&mut command);
-        let create_key = |args: &[&str], scopes: &str| key(&folder, &database, args, scopes);
-        let operator = Caller { base: service.base.clone(), key: create_key(&["--all"], "admin") };
+        let new_key = |args: &[&str], scopes: &str| create_key(&folder, &database, args, scopes);
+        let operator = Caller { base: service.base.clone(), key: new_key(&["--all"], "admin") };
         for name in ["normal", "hostile"] {
             operator.request(201, Method::POST, "/collections", Some(&json!({"name": name}))).await;
         }
-        let normal = create_key(&["--collection", "normal"], "analyze,read,search,crawl,write");
+        let normal_key = new_key(&["--collection", "normal"], "analyze,read,search,crawl,write");
         // This is the rate in docs/how-to/TENANTS.md. Only a rate limits a flood of complete
         // requests.
         let limited = ["--collection", "hostile", "--requests-per-minute", "600"];
-        let hostile_key = |scope| (scope, create_key(&limited, scope));
-        let hostile = HOSTILE_SCOPES.map(hostile_key).to_vec();
-        let good_site = site::good().await;
+        let hostile_key = |scope| (scope, new_key(&limited, scope));
+        let hostile_keys = HOSTILE_SCOPES.map(hostile_key).to_vec();
+        let normal_site = site::start_normal().await;
         let mut world = Self {
             service,
             _database: database,
             _folder: folder,
-            hostile_site: site::hostile().await,
+            hostile_site: site::start_hostile().await,
             hostile_crawl: String::new(),
             faces: Vec::new(),
-            image_url: format!("{good_site}/ada.jpg"),
-            normal,
-            hostile,
+            image_url: format!("{normal_site}/ada.jpg"),
+            normal_key,
+            hostile_keys,
         };
-        world.crawl(&good_site).await;
-        let faces = world.caller(&world.normal).get("/faces?limit=100").await;
+        world.crawl(&normal_site).await;
+        let faces = world.caller(&world.normal_key).get("/faces?limit=100").await;
         world.faces = ids(&faces["faces"]);
         let seeds = json!({"seeds": [world.hostile_site], "delay_ms": 0, "max_pages": 200});
         let caller = world.caller(&world.hostile_key("crawl"));
@@ -82,7 +82,7 @@ impl World {
 
     /// Crawls the normal tenant's site until the crawl ends.
     async fn crawl(&self, seed: &str) {
-        let caller = self.caller(&self.normal);
+        let caller = self.caller(&self.normal_key);
         let path = caller.crawl(&json!({"seeds": [seed], "delay_ms": 0})).await;
         caller.until(&path, |crawl| crawl["state"] == "completed").await;
     }
@@ -97,11 +97,11 @@ impl World {
     }
 
     pub(crate) fn hostile_key(&self, scope: &str) -> String {
-        self.hostile.iter().find(|(name, _)| *name == scope).unwrap().1.clone()
+        self.hostile_keys.iter().find(|(name, _)| *name == scope).unwrap().1.clone()
     }
 
     pub(crate) async fn normal_data(&self) -> NormalData {
-        let caller = self.caller(&self.normal);
+        let caller = self.caller(&self.normal_key);
         let count = async |list: &str| {
             let rows: Value = caller.get(&format!("/{list}?limit=1000")).await;
             rows[list].as_array().unwrap().len()
@@ -117,15 +117,23 @@ impl World {
 
     /// Stops the service and requires a clean exit.
     pub(crate) async fn stop(mut self, limit: Duration) {
-        let live = self.caller(&self.normal).send(Method::GET, "/health/live", None).await;
+        let live = self.caller(&self.normal_key).send(Method::GET, "/health/live", None).await;
         assert_eq!(live.status(), 200);
         let stopped = tokio::task::spawn_blocking(move || self.service.stop());
-        tokio::time::timeout(limit, stopped).await.expect("it stops").unwrap();
+        tokio::time::timeout(limit, stopped)
+            .await
+            .expect("the service did not stop within the limit")
+            .unwrap();
     }
 }
 
 /// Creates a key with the command line. `args` are the arguments that limit it.
-pub(crate) fn key(folder: &TestFolder, database: &TestDatabase, args: &[&str], scopes: &str) -> String {
+pub(crate) fn create_key(
+    folder: &TestFolder,
+    database: &TestDatabase,
+    args: &[&str],
+    scopes: &str,
+) -> String {
     let mut command = folder.facecrawl(&[&["keys", "create", "--scope", scopes], args].concat());
     command.env("DATABASE_URL", database.url()).env("AUTH", "keys");
     Output::run(&mut command).success().stdout.trim().to_owned()
@@ -137,7 +145,7 @@ fn ids(rows: &Value) -> Vec<String> {
 
 const CALLERS: usize = 3;
 
-/// The requests of the normal tenant.
+/// Sends the requests of the normal tenant.
 pub(crate) struct Load {
     client: Client,
     base: String,
@@ -159,7 +167,7 @@ impl Load {
         Self {
             client: client(),
             base: world.service.base.clone(),
-            key: world.normal.clone(),
+            key: world.normal_key.clone(),
             image: testing::drawing("ada.jpg"),
             face: world.faces[0].clone(),
         }
@@ -167,16 +175,16 @@ impl Load {
 
     /// Returns request number `number`: health, lists, search and detection alternate.
     fn request(&self, number: usize) -> (&'static str, RequestBuilder) {
-        let at = |path: &str| format!("{}{path}", self.base);
+        let url = |path: &str| format!("{}{path}", self.base);
         let (kind, request) = match number % 5 {
-            0 => ("live", self.client.get(at("/health/live"))),
-            1 => ("faces", self.client.get(at("/faces?limit=20"))),
+            0 => ("live", self.client.get(url("/health/live"))),
+            1 => ("faces", self.client.get(url("/faces?limit=20"))),
             2 => {
-                let image = self.client.post(at("/faces/detect")).body(self.image.clone());
+                let image = self.client.post(url("/faces/detect")).body(self.image.clone());
                 ("detect", image.header("content-type", "image/jpeg"))
             }
-            3 => ("search", self.client.post(at("/faces/search")).json(&json!({"face_id": self.face}))),
-            _ => ("face", self.client.get(at(&format!("/faces/{}", self.face)))),
+            3 => ("search", self.client.post(url("/faces/search")).json(&json!({"face_id": self.face}))),
+            _ => ("face", self.client.get(url(&format!("/faces/{}", self.face)))),
         };
         (kind, request.bearer_auth(&self.key))
     }
@@ -186,13 +194,13 @@ impl Load {
             let (kind, request) = self.request(number);
             let started = Instant::now();
             let failure = match request.send().await {
-                Ok(answer) if answer.status() == 200 => match answer.bytes().await {
+                Ok(response) if response.status() == 200 => match response.bytes().await {
                     Ok(_) => None,
                     Err(error) => Some(format!("{kind}: {error}")),
                 },
-                Ok(answer) => {
-                    let status = answer.status();
-                    Some(format!("{kind}: {status} {}", answer.text().await.unwrap_or_default()))
+                Ok(response) => {
+                    let status = response.status();
+                    Some(format!("{kind}: {status} {}", response.text().await.unwrap_or_default()))
                 }
                 Err(error) => Some(format!("{kind}: {error:?}")),
             };

@@ -6,12 +6,12 @@ use serde_json::json;
 use store::keys::audit::{Action, AuditEntry};
 use store::keys::{NewKey, Scope};
 
-/// Creates a key for `default` or for every collection. Returns its secret.
-async fn key(stage: &Stage, name: &str, scopes: &[Scope], bound: bool) -> String {
+/// Creates a key for the collection `default`, or for all collections. Returns its secret.
+async fn create_key(stage: &Stage, name: &str, scopes: &[Scope], default_only: bool) -> String {
     let store = stage.database.store();
     let default = store.collections().get("default").await.unwrap();
     let new = NewKey {
-        collection_id: bound.then_some(default.id),
+        collection_id: default_only.then_some(default.id),
         name: name.into(),
         scopes: scopes.to_vec(),
         requests_per_minute: None,
@@ -24,8 +24,8 @@ async fn key(stage: &Stage, name: &str, scopes: &[Scope], bound: bool) -> String
     secret
 }
 
-/// Opens a view that asks for a key, and enters the key.
-async fn enter(stage: &Stage, view: &str, secret: &str) {
+/// Opens a view that requires a key, and enters the key.
+async fn open_with_key(stage: &Stage, view: &str, secret: &str) {
     stage.browser.load(&format!("{}/#{view}", stage.service.base)).await;
     stage.browser.type_into("dialog input", secret).await;
     stage.browser.click_text("Use key").await;
@@ -39,13 +39,14 @@ async fn page_asks_for_key_and_reports_missing_scope() {
     let stage = Stage::with_environment(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;
     let secret =
-        key(&stage, "a reader", &[Scope::Analyze, Scope::Read, Scope::Search, Scope::Crawl], true).await;
+        create_key(&stage, "a reader", &[Scope::Analyze, Scope::Read, Scope::Search, Scope::Crawl], true)
+            .await;
 
     browser.load(&format!("{}/#/faces", stage.service.base)).await;
     browser.until_text("dialog", "requires an API key").await;
     stage.expect_only_status(401).await;
     stage.check_view("key").await;
-    // After a wrong key, the web page asks again.
+    // After a wrong key, the web page requests a key again.
     browser.type_into("dialog input", "fc_wrong").await;
     browser.click_text("Use key").await;
     browser.until("document.querySelector('dialog input')?.value === ''").await;
@@ -79,8 +80,8 @@ async fn key_with_scopes_can_find_and_name_people() {
     let stage = Stage::with_environment(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;
     let scopes = [Scope::Analyze, Scope::Read, Scope::Search, Scope::Crawl, Scope::Write];
-    let secret = key(&stage, "picture desk", &scopes, true).await;
-    enter(&stage, "/people", &secret).await;
+    let secret = create_key(&stage, "picture desk", &scopes, true).await;
+    open_with_key(&stage, "/people", &secret).await;
     browser.until_text(".empty", "There are no people yet").await;
     stage.crawl(&start_site().await).await;
     stage.open("/people", "People").await;
@@ -95,13 +96,13 @@ async fn key_with_scopes_can_find_and_name_people() {
     browser.until_text("h1", "Ada Example").await;
     browser.until_text(".chip", "Enrolled").await;
     stage.check_view("person-with-key").await;
-    // Views without the necessary scope are not offered. A direct link explains why the view is not
+    // Views that need a missing scope are hidden. A direct link explains why the view is not
     // available.
     browser.until("document.querySelector('nav a[href=\"#/audit\"]').hidden && !document.querySelector('nav a[href=\"#/people\"]').hidden").await;
     stage.open("/audit", "Audit log").await;
     browser.until_text(".empty", "a key with the scope admin").await;
     browser.until_text(".empty", "“picture desk”, has analyze, read").await;
-    stage.check_view("lacking").await;
+    stage.check_view("missing-scope").await;
     stage.stop().await;
 }
 
@@ -110,17 +111,18 @@ async fn key_with_scopes_can_find_and_name_people() {
 async fn revokes_key_with_keys_created_by_it() {
     let stage = Stage::with_environment(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;
-    let operator = key(&stage, "operator", &[Scope::Read, Scope::Keys], false).await;
-    let desk = key(&stage, "press desk", &[Scope::Read, Scope::Keys], true).await;
-    enter(&stage, "/keys", &operator).await;
-    let make = format!(
-        "const headers = {{ authorization: 'Bearer {desk}', 'content-type': 'application/json' }};
+    let operator_secret = create_key(&stage, "operator", &[Scope::Read, Scope::Keys], false).await;
+    let desk_secret = create_key(&stage, "press desk", &[Scope::Read, Scope::Keys], true).await;
+    open_with_key(&stage, "/keys", &operator_secret).await;
+    let create_script = format!(
+        "const headers = {{ authorization: 'Bearer {desk_secret}', 'content-type': 'application/json' }};
          const body = JSON.stringify({{ name: 'intern', collection: 'default', scopes: ['read'] }});
          return (await (await fetch('/keys', {{ method: 'POST', headers, body }})).json()).secret"
     );
-    let made = browser.run_async(&make).await.as_str().unwrap().to_owned();
-    let status =
-        format!("return (await fetch('/faces', {{ headers: {{ authorization: 'Bearer {made}' }} }})).status");
+    let created_secret = browser.run_async(&create_script).await.as_str().unwrap().to_owned();
+    let status = format!(
+        "return (await fetch('/faces', {{ headers: {{ authorization: 'Bearer {created_secret}' }} }})).status"
+    );
     assert_eq!(browser.run_async(&status).await, 200);
 
     browser.run("location.reload()").await;
@@ -142,17 +144,18 @@ async fn revokes_key_with_keys_created_by_it() {
 async fn creates_key_shows_secret_once_and_revokes_it() {
     let stage = Stage::with_environment(&[("AUTH", "keys")]).await;
     let browser = &stage.browser;
-    let operator =
-        key(&stage, "operator", &[Scope::Read, Scope::Search, Scope::Admin, Scope::Keys], false).await;
-    enter(&stage, "/keys", &operator).await;
+    let operator_secret =
+        create_key(&stage, "operator", &[Scope::Read, Scope::Search, Scope::Admin, Scope::Keys], false).await;
+    open_with_key(&stage, "/keys", &operator_secret).await;
     browser.until_text("tbody tr", "This tab").await;
 
     browser.click_text("New key").await;
     browser.type_into("[name=name]", "press desk").await;
     // Every scope is listed. Scopes that the caller's own key lacks are disabled.
-    let shown = browser.run("return [...document.querySelectorAll('[name=scopes]')].map(e => e.value)").await;
-    let all: Vec<&str> = Scope::ALL.iter().map(|scope| scope.as_str()).collect();
-    assert_eq!(shown, serde_json::json!(all));
+    let listed_scopes =
+        browser.run("return [...document.querySelectorAll('[name=scopes]')].map(e => e.value)").await;
+    let all_scopes: Vec<&str> = Scope::ALL.iter().map(|scope| scope.as_str()).collect();
+    assert_eq!(listed_scopes, serde_json::json!(all_scopes));
     browser.until("document.getElementById('scope-erase').disabled && !document.getElementById('scope-read').disabled").await;
     stage.check_view("new-key").await;
     browser.click_text("Create key").await;
@@ -187,7 +190,7 @@ async fn creates_key_shows_secret_once_and_revokes_it() {
     while browser.run_async(&status).await != 401 {}
     stage.expect_only_status(401).await;
 
-    // Both steps are in the log, with the holder's name.
+    // The audit log contains both steps, with the name of the key that performed them.
     stage.open("/audit", "Audit log").await;
     browser.until_text("tbody tr", "Key revoked").await;
     browser.until_text("tbody tr", "operator").await;
@@ -228,7 +231,7 @@ async fn manages_collection_from_creation_to_deletion() {
     browser.click("button[aria-label='Use default']").await;
     browser.until("document.getElementById('collection').value === 'default'").await;
 
-    // Settings are changed. An empty field means the default of the service.
+    // An empty field means the default of the service.
     browser.click("tbody a[href$='press-archive']").await;
     browser.until_text("h1", "press-archive").await;
     browser.until("document.querySelector('[name=match_threshold]').value === '0.45'").await;
@@ -236,9 +239,9 @@ async fn manages_collection_from_creation_to_deletion() {
     browser.click_text("Save").await;
     browser.until_text(".toast", "The collection was changed").await;
     stage.check_view("collection").await;
-    let answer = browser.run_async("return (await fetch('/collections/press-archive')).json()").await;
+    let collection = browser.run_async("return (await fetch('/collections/press-archive')).json()").await;
     assert_eq!(
-        (&answer["retention_days"], &answer["quality_profile"]),
+        (&collection["retention_days"], &collection["quality_profile"]),
         (&serde_json::Value::Null, &"strict".into())
     );
 
@@ -274,7 +277,7 @@ async fn audit_log_filters_and_loads_more_on_scroll() {
     stage.open("/audit", "Audit log").await;
     browser.until_text("tbody tr", "Searched for a face").await;
     stage.check_view("audit").await;
-    // The table has one page of records so far. The file has all of them, and a header.
+    // The table contains one page of records. The file contains all records and a header.
     browser.until_count("tbody tr", 100).await;
     browser
         .run("const url = URL.createObjectURL; URL.createObjectURL = (blob) => url.call(URL, (window.saved = blob))")
@@ -287,24 +290,25 @@ async fn audit_log_filters_and_loads_more_on_scroll() {
     browser.until_count("tbody tr", 130).await;
 
     // Every recorded action has a name in the filter.
-    let shown =
+    let options =
         browser.run("return [...document.querySelector('.filters select').options].map(e => e.value)").await;
-    let mut named: Vec<&str> = Action::ALL.iter().map(|action| action.as_str()).collect();
-    let mut shown: Vec<&str> = shown.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
-    shown.retain(|name| !name.is_empty());
-    named.sort_unstable();
-    shown.sort_unstable();
-    assert_eq!(shown, named);
+    let mut expected: Vec<&str> = Action::ALL.iter().map(|action| action.as_str()).collect();
+    let mut options: Vec<&str> =
+        options.as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    options.retain(|name| !name.is_empty());
+    expected.sort_unstable();
+    options.sort_unstable();
+    assert_eq!(options, expected);
     browser.choose(".filters select", "erasure.create").await;
     browser.until_count("tbody tr", 13).await;
     browser.until("location.hash.includes('action=erasure.create')").await;
     browser.choose(".filters select", "key.revoke").await;
     browser.until_text(".empty", "No record matches").await;
-    // A past day has no entries. The address contains the filters.
+    // The URL contains the filters. A past day has no entries.
     stage.open("/audit?until=2020-01-01", "Audit log").await;
     browser.until_text(".empty", "No record matches").await;
 
-    // A file has a limit, and the page says so.
+    // The page reports that the number of records in a file is limited.
     let fill = "insert into audit_log (action) select 'face.search' from generate_series(1, 10000)";
     stage.database.execute(fill).await;
     stage.open("/audit?until=", "Audit log").await;
@@ -396,19 +400,19 @@ async fn navigates_by_url_and_keyboard_and_keeps_theme() {
     browser.set_appearance(1280, 860, false).await;
 
     // The colours are light, dark, or those of the system. The choice is kept after a reload.
-    let ground = "getComputedStyle(document.body).backgroundColor";
-    let light = browser.run(&format!("return {ground}")).await;
+    let background = "getComputedStyle(document.body).backgroundColor";
+    let light = browser.run(&format!("return {background}")).await;
     browser.click("#theme").await;
     browser.click("#theme").await;
     browser
         .until(&format!(
-            "document.documentElement.dataset.theme === 'dark' && {ground} !== '{}'",
+            "document.documentElement.dataset.theme === 'dark' && {background} !== '{}'",
             light.as_str().unwrap()
         ))
         .await;
     browser.run("location.reload()").await;
     browser.until("document.documentElement.dataset.theme === 'dark'").await;
     browser.click("#theme").await;
-    browser.until(&format!("{ground} === '{}'", light.as_str().unwrap())).await;
+    browser.until(&format!("{background} === '{}'", light.as_str().unwrap())).await;
     stage.stop().await;
 }

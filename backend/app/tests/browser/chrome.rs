@@ -24,13 +24,13 @@ pub struct Browser {
 }
 
 /// Returns the path of the first program that exists.
-fn program(names: &[&str]) -> PathBuf {
+fn find_program(names: &[&str]) -> PathBuf {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&folders)
         .flat_map(|folder| names.iter().map(move |name| folder.join(name)))
         .find(|path| path.is_file())
         .unwrap_or_else(|| {
-            panic!("{names:?} is not there; on Debian: apt-get install chromium chromium-driver")
+            panic!("{names:?} is not installed; on Debian: apt-get install chromium chromium-driver")
         })
 }
 
@@ -40,8 +40,8 @@ const MAX_REPLACEMENTS: usize = 20;
 impl Browser {
     /// Opens a window. The test must declare `#[needs(browser)]`.
     pub async fn start() -> Self {
-        let chromium = program(&["chromium", "chromium-browser", "google-chrome"]);
-        let mut driver = Command::new(program(&["chromedriver"]));
+        let chromium = find_program(&["chromium", "chromium-browser", "google-chrome"]);
+        let mut driver = Command::new(find_program(&["chromedriver"]));
         let mut driver = driver.arg("--port=0").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let port = BufReader::new(driver.stdout.take().unwrap())
             .lines()
@@ -61,7 +61,7 @@ impl Browser {
             "--disable-component-update".into(),
             "--disable-sync".into(),
             "--hide-scrollbars".into(),
-            // A simulated camera with a moving pattern that needs no permission.
+            // A simulated camera, which needs no permission.
             "--use-fake-device-for-media-stream".into(),
             "--use-fake-ui-for-media-stream".into(),
             format!("--user-data-dir={}", profile.path().display()),
@@ -69,7 +69,7 @@ impl Browser {
         if rustix::process::getuid().is_root() {
             arguments.push("--no-sandbox".into());
         }
-        let _already = rustls::crypto::ring::default_provider().install_default();
+        let _result = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         let mut browser = Self {
             driver,
@@ -128,8 +128,8 @@ impl Browser {
     /// page.
     pub async fn until(&self, condition: &str) {
         let script = format!(
-            "const done = arguments[0], end = Date.now() + {}; (function look() {{ let held = false; try {{ held = Boolean({condition}) }} catch {{}} \
-             if (held || Date.now() > end) done(held); else setTimeout(look, 20) }})()",
+            "const done = arguments[0], end = Date.now() + {}; (function check() {{ let met = false; try {{ met = Boolean({condition}) }} catch {{}} \
+             if (met || Date.now() > end) done(met); else setTimeout(check, 20) }})()",
             DEADLINE_MS / 2
         );
         let is_true = self.post("/execute/async", json!({"script": script, "args": []})).await;
@@ -137,11 +137,11 @@ impl Browser {
             let text = self.run("return `${location}\\n${document.body.innerText}`").await;
             let actions = self.actions.lock().unwrap().join("\n  ");
             panic!(
-                "this never held: {condition}\nafter\n  {actions}\nthe page shows\n{}",
+                "the condition was never met: {condition}\nactions before it:\n  {actions}\ncontent of the page:\n{}",
                 text.as_str().unwrap()
             );
         }
-        self.record_action(format!("it held: {condition}"));
+        self.record_action(format!("condition met: {condition}"));
     }
 
     /// Waits until this number of elements is in the page.
@@ -156,16 +156,16 @@ impl Browser {
         .await;
     }
 
-    fn record_action(&self, what: String) {
-        self.actions.lock().unwrap().push(what);
+    fn record_action(&self, action: String) {
+        self.actions.lock().unwrap().push(action);
     }
 
-    async fn element(&self, css: &str) -> String {
+    async fn wait_for_element(&self, css: &str) -> String {
         self.until(&format!("document.querySelector({css:?})")).await;
-        self.find(css).await.unwrap_or_else(|error| panic!("{css}: {error}"))
+        self.find_element(css).await.unwrap_or_else(|error| panic!("{css}: {error}"))
     }
 
-    async fn find(&self, css: &str) -> Result<String, String> {
+    async fn find_element(&self, css: &str) -> Result<String, String> {
         let body = json!({"using": "css selector", "value": css});
         let found = self.request(Method::POST, "/element", Some(body)).await?;
         Ok(found.as_object().unwrap().values().next().unwrap().as_str().unwrap().to_owned())
@@ -197,7 +197,7 @@ impl Browser {
     async fn click_when(&self, condition: &str, css: &str) {
         for _ in 0..MAX_REPLACEMENTS {
             self.until(condition).await;
-            let Ok(id) = self.find(css).await else { continue };
+            let Ok(id) = self.find_element(css).await else { continue };
             match self.request(Method::POST, &format!("/element/{id}/click"), Some(json!({}))).await {
                 Ok(_) => return self.record_action(format!("clicked {css}")),
                 Err(error) if error.contains("stale element") => {}
@@ -209,7 +209,7 @@ impl Browser {
 
     /// Types into an element. For a file input, sets the path of the file.
     pub async fn type_into(&self, css: &str, text: &str) {
-        let id = self.element(css).await;
+        let id = self.wait_for_element(css).await;
         self.post(&format!("/element/{id}/value"), json!({"text": text})).await;
     }
 
@@ -232,13 +232,13 @@ impl Browser {
     /// Sets the size of the window, and light or dark colours.
     pub async fn set_appearance(&self, width: u32, height: u32, dark: bool) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
-        self.devtools("Emulation.setDeviceMetricsOverride", size).await;
+        self.call_devtools("Emulation.setDeviceMetricsOverride", size).await;
         let scheme = if dark { "dark" } else { "light" };
         let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
-        self.devtools("Emulation.setEmulatedMedia", features).await;
+        self.call_devtools("Emulation.setEmulatedMedia", features).await;
     }
 
-    async fn devtools(&self, command: &str, params: Value) -> Value {
+    async fn call_devtools(&self, command: &str, params: Value) -> Value {
         self.post("/goog/cdp/execute", json!({"cmd": command, "params": params})).await
     }
 
@@ -250,7 +250,7 @@ impl Browser {
     }
 
     /// Returns the messages of the console since the last call, with their level.
-    pub async fn console(&self) -> Vec<String> {
+    pub async fn take_console_messages(&self) -> Vec<String> {
         let lines = self.post("/se/log", json!({"type": "browser"})).await;
         let line =
             |log: &Value| format!("{} {}", log["level"].as_str().unwrap(), log["message"].as_str().unwrap());
@@ -267,6 +267,6 @@ impl Drop for Browser {
     /// Kills the driver, which also ends its browser.
     fn drop(&mut self) {
         let _result = self.driver.kill();
-        let _reaped = self.driver.wait();
+        let _status = self.driver.wait();
     }
 }

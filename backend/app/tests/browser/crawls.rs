@@ -1,7 +1,7 @@
 //! Tests crawls and the faces that they find.
-use crate::stage::{Stage, site_with_last, start_site};
+use crate::stage::{Stage, start_site, start_site_with_last_image};
 
-/// True if the lazily loaded images of a list are displayed.
+/// JavaScript condition: a lazily loaded image of a list is displayed.
 const LOADED_IMAGE: &str = "document.querySelector('.tile img[src], .match img[src]')";
 
 #[testing::needs(browser, slow)]
@@ -10,7 +10,7 @@ async fn crawls_site_then_searches_and_erases_face() {
     let stage = Stage::start().await;
     let browser = &stage.browser;
     // The last face fails its quality profile.
-    let site = site_with_last(testing::drawing("blur.jpg")).await;
+    let site = start_site_with_last_image(testing::drawing("blur.jpg")).await;
     stage.open("/crawls", "Crawls").await;
     browser.click_text("Start the first crawl").await;
     browser.until_text("h1", "New crawl").await;
@@ -53,12 +53,12 @@ async fn crawls_site_then_searches_and_erases_face() {
     // The steps are: the faces that pass their quality profile, all faces, a filter without
     // results, one face, and back to the list.
     stage.open("/faces", "Faces").await;
-    let passing = browser
+    let passing_count = browser
         .run_async("return (await (await fetch('/faces?limit=100')).json()).faces.filter((face) => face.quality.passed).length")
         .await;
-    let passing = passing.as_u64().unwrap();
-    assert!((1..15).contains(&passing), "{passing} of 15 faces pass");
-    browser.until_count(".tile", passing).await;
+    let passing_count = passing_count.as_u64().unwrap();
+    assert!((1..15).contains(&passing_count), "{passing_count} of 15 faces pass");
+    browser.until_count(".tile", passing_count).await;
     browser.click("#all-faces").await;
     browser.until("location.hash === '#/faces?all=true'").await;
     browser.until_count(".tile", 15).await;
@@ -82,7 +82,7 @@ async fn crawls_site_then_searches_and_erases_face() {
     browser.until_text(".problem", "a host name such as example.org").await;
     stage.expect_only_status(400).await;
     stage.open("/faces", "Faces").await;
-    browser.until_count(".tile", passing).await;
+    browser.until_count(".tile", passing_count).await;
     browser.click(".tile").await;
     browser.until_text("h1", "Face").await;
     browser
@@ -92,7 +92,7 @@ async fn crawls_site_then_searches_and_erases_face() {
     browser.until_text(".match", "127.0.0.1").await;
     stage.check_view("face").await;
     browser.back().await;
-    browser.until_count(".tile", passing).await;
+    browser.until_count(".tile", passing_count).await;
     browser.click(".tile").await;
 
     // Other faces of the same person are listed first, and the slider filters immediately.
@@ -100,12 +100,12 @@ async fn crawls_site_then_searches_and_erases_face() {
     browser.until_text("h1", "Search").await;
     browser.until(LOADED_IMAGE).await;
     let shown = "document.querySelectorAll('.match:not([hidden])').length";
-    let set = |threshold: f64| {
+    let set_threshold = |threshold: f64| {
         format!(
             "const t = document.getElementById('threshold'); t.value = {threshold}; t.dispatchEvent(new Event('input'))"
         )
     };
-    browser.run(&set(-1.0)).await;
+    browser.run(&set_threshold(-1.0)).await;
     browser.until(&format!("{shown} > 3")).await;
     stage.check_view("search").await;
     let scores = browser
@@ -113,9 +113,9 @@ async fn crawls_site_then_searches_and_erases_face() {
         .await;
     let scores: Vec<f64> = scores.as_array().unwrap().iter().map(|score| score.as_f64().unwrap()).collect();
     assert!(scores.is_sorted_by(|a, b| a >= b) && scores.len() == 14, "{scores:?}");
-    browser.run(&set(0.99)).await;
-    let above = scores.iter().filter(|score| **score >= 0.99).count();
-    browser.until(&format!("Math.abs({shown} - {above}) <= 1")).await;
+    browser.run(&set_threshold(0.99)).await;
+    let visible_count = scores.iter().filter(|score| **score >= 0.99).count();
+    browser.until(&format!("Math.abs({shown} - {visible_count}) <= 1")).await;
     browser.until_text("[role=status]", "at or above 0.99").await;
     browser.click("summary").await;
     browser.choose("[name=site]", "example.org").await;

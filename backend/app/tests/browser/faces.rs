@@ -11,7 +11,7 @@ async fn marks_detected_faces_for_mouse_and_keyboard() {
     let browser = &stage.browser;
     stage.open("/detect", "Detect").await;
     stage.check_view("detect-empty").await;
-    browser.type_into("input[type=file]", &stage.file("group.jpg", &testing::drawing("group.jpg"))).await;
+    browser.type_into("input[type=file]", &stage.write("group.jpg", &testing::drawing("group.jpg"))).await;
     browser.until_count(".facerow", 10).await;
     browser.until_count(".mark", 10).await;
     browser.until_text("h2", "10 faces in").await;
@@ -51,11 +51,13 @@ async fn accepts_images_by_drop_paste_and_camera() {
     let transfer = "const canvas = document.createElement('canvas'); canvas.width = canvas.height = 64; canvas.getContext('2d').fillRect(0, 0, 64, 64); \
         const blob = await new Promise(resolve => canvas.toBlob(resolve)); \
         const data = new DataTransfer(); data.items.add(new File([blob], 'black.png', { type: 'image/png' }));";
-    for act in [
+    for dispatch in [
         "document.querySelector('.drop').dispatchEvent(new DragEvent('drop', { bubbles: true, cancelable: true, dataTransfer: data }))",
         "document.dispatchEvent(new ClipboardEvent('paste', { bubbles: true, cancelable: true, clipboardData: data }))",
     ] {
-        browser.run_async(&format!("document.querySelector('.detected')?.remove(); {transfer} {act}")).await;
+        browser
+            .run_async(&format!("document.querySelector('.detected')?.remove(); {transfer} {dispatch}"))
+            .await;
         browser.until_text(".detected", "No face was found").await;
     }
     browser.run("document.querySelector('.detected').remove()").await;
@@ -65,7 +67,7 @@ async fn accepts_images_by_drop_paste_and_camera() {
     stage.expect_empty_console().await;
 
     // The service's error is shown with its code and the request's id.
-    browser.type_into("input[type=file]", &stage.file("text.jpg", b"not an image")).await;
+    browser.type_into("input[type=file]", &stage.write("text.jpg", b"not an image")).await;
     browser.until_text(".problem", "Code not_an_image").await;
     browser.until("document.querySelector('.problem code').textContent.length === 36").await;
     stage.expect_only_status(415).await;
@@ -95,7 +97,7 @@ async fn finds_names_merges_enrols_and_deletes_people() {
     browser.click_text("Add").await;
     browser.until_text("h1", "Ada Example").await;
     browser.until_text(".empty", "This person has no faces yet").await;
-    browser.type_into("input[type=file]", &stage.file("ada.jpg", &portrait(7, 1))).await;
+    browser.type_into("input[type=file]", &stage.write("ada.jpg", &portrait(7, 1))).await;
     browser.until("document.querySelector('.person img[src]')").await;
     browser.until_text(".facts", "1 face").await;
     stage.check_view("person").await;
@@ -121,28 +123,30 @@ async fn finds_names_merges_enrols_and_deletes_people() {
     // Merges two entries of one person.
     stage.open("/people", "People").await;
     browser.until_text(".person", "Bo Example").await;
-    let before = browser.run("return document.querySelectorAll('.person').length").await.as_u64().unwrap();
+    let person_count =
+        browser.run("return document.querySelectorAll('.person').length").await.as_u64().unwrap();
     for name in ["Ada Example", "Bo Example"] {
         browser.click(&format!(".pick input[aria-label^='Choose {name}']")).await;
     }
     browser.click_text("Merge 2").await;
     browser.click("dialog .primary").await;
     browser.until_text(".toast", "were merged").await;
-    browser.until_count(".person", before - 1).await;
+    browser.until_count(".person", person_count - 1).await;
 
     // Removes a face that was added by mistake, then deletes the person.
     browser.run("[...document.querySelectorAll('.person a')].find(e => e.textContent.includes('Example')).setAttribute('data-test', '')").await;
     browser.click("[data-test]").await;
     browser.until_text("h1", "Example").await;
     browser.until("document.querySelectorAll('.person').length >= 2").await;
-    let faces = browser.run("return document.querySelectorAll('.person').length").await.as_u64().unwrap();
+    let face_count =
+        browser.run("return document.querySelectorAll('.person').length").await.as_u64().unwrap();
     stage.wait_for_images().await;
     browser.click(".person .button").await;
-    browser.until_count(".person", faces - 1).await;
+    browser.until_count(".person", face_count - 1).await;
     browser.confirm("Delete").await;
     browser.until_text("h1", "People").await;
     // The merged person is deleted, and the other clusters remain.
-    browser.until_count(".person", before - 2).await;
+    browser.until_count(".person", person_count - 2).await;
 
     // Enrols a face in the view of that face.
     stage.open("/faces", "Faces").await;
@@ -183,7 +187,7 @@ async fn erased_face_person_and_url_stay_suppressed() {
     // that would include all people.
     browser.click_text("New erasure").await;
     browser.until_text("h1", "New erasure").await;
-    browser.type_into("input[type=file]", &stage.file("group.jpg", &testing::drawing("group.jpg"))).await;
+    browser.type_into("input[type=file]", &stage.write("group.jpg", &testing::drawing("group.jpg"))).await;
     browser.until_count(".facerow", 10).await;
     // The fifth face of the group is one of the people of the site; the first is not.
     browser.run("document.querySelectorAll('.facerow')[4].click()").await;

@@ -2,8 +2,8 @@
 use crate::stage::Stage;
 use serde_json::{Value, json};
 
-/// Requires the value of each expression. `m` is the module that the first column names.
-async fn all(stage: &Stage, cases: &[(&str, &str, Value)]) {
+/// Requires the value of each expression. `m` is the module in the first column.
+async fn assert_values(stage: &Stage, cases: &[(&str, &str, Value)]) {
     for (module, expression, expected) in cases {
         let script = format!("const m = await import('/assets/js/{module}.js'); return {expression}");
         assert_eq!(stage.browser.run_async(&script).await, *expected, "{module}: {expression}");
@@ -16,7 +16,7 @@ async fn page_modules_return_expected_values() {
     let stage = Stage::start().await;
     stage.open("/detect", "Detect").await;
     let text = r##""# HELP a b\na_total{kind=\"x\",path=\"q\\\"}\"} 3\na_total{kind=\"y\"} 4.5\nb 1e3\n""##;
-    all(
+    assert_values(
         &stage,
         &[
             ("format", "m.count(1234567)", json!("1,234,567")),
@@ -104,7 +104,7 @@ async fn truncated_lists_show_number_of_missing_entries() {
     let shown = "((listed, total) => [...m.match({ face_id: 'x', similarity: 0.5, sources_total: total, \
         sources: Array.from({ length: listed }, (_, n) => ({ page_url: `https://example.org/${n}` })) }, \
         new AbortController().signal).querySelectorAll('li.quiet')].map((e) => e.textContent))";
-    all(
+    assert_values(
         &stage,
         &[
             ("faces", &format!("{shown}(2, 2)"), json!([])),
@@ -115,11 +115,11 @@ async fn truncated_lists_show_number_of_missing_entries() {
     )
     .await;
 
-    let fill = "insert into subjects (id, collection_id, name) \
+    let insert = "insert into subjects (id, collection_id, name) \
                 select gen_random_uuid(), id, 'Person ' || n from collections, generate_series(1, 101) n";
-    stage.database.execute(fill).await;
-    let ask = "const m = await import('/assets/js/people.js'); m.enrolButton({ id: 'x', collection: 'default' }).click()";
-    browser.run_async(ask).await;
+    stage.database.execute(insert).await;
+    let open_dialog = "const m = await import('/assets/js/people.js'); m.enrolButton({ id: 'x', collection: 'default' }).click()";
+    browser.run_async(open_dialog).await;
     browser.until_text("dialog .hint", "Only the newest 100 people are listed").await;
     browser.click_text("Cancel").await;
 

@@ -23,7 +23,7 @@ impl Stage {
         Self::with_environment(&[]).await
     }
 
-    /// Works like [`Self::start`], with a decoder of videos. The test must declare
+    /// Works like [`Self::start`], with a video decoder. The test must declare
     /// `#[needs(video)]`.
     pub async fn with_videos() -> Self {
         Self::with_environment(&[("FFMPEG", testing::ffmpeg().to_str().unwrap())]).await
@@ -32,7 +32,7 @@ impl Stage {
     /// Works like [`Self::start`], with additional variables in the service's environment.
     pub async fn with_environment(variables: &[(&str, &str)]) -> Self {
         let axe = std::fs::read_to_string(root().join(".runtime/axe/axe.min.js"))
-            .expect("./scripts/browser-tools has installed axe-core");
+            .expect("axe-core is not installed; run ./scripts/browser-tools");
         let browser = Browser::start().await;
         let database = TestDatabase::create().await;
         let folder = TestFolder::new();
@@ -61,9 +61,9 @@ impl Stage {
         self.browser.until_text(".chip", "Completed").await;
     }
 
-    /// Waits until each image in or near the window is loaded or has failed to load. If an image is
-    /// requested after its erasure, the service answers 404, and the console reports that. A test
-    /// therefore calls this before it erases something.
+    /// Waits until each image in or near the window is loaded or has failed to load. A test calls
+    /// this before an erasure. Otherwise the page may request an erased image, and the console
+    /// reports the status 404.
     pub async fn wait_for_images(&self) {
         // The web page loads images at a distance of up to 400 pixels from the window.
         self.browser
@@ -75,14 +75,14 @@ impl Stage {
             .await;
     }
 
-    /// Writes an image to a file, for the file inputs. Returns the path.
-    pub fn file(&self, name: &str, content: &[u8]) -> String {
+    /// Writes a file for a file input. Returns its path.
+    pub fn write(&self, name: &str, content: &[u8]) -> String {
         self.folder.put(name, content).display().to_string()
     }
 
-    /// Checks the view in a wide light window and in a narrow dark one. axe-core must find nothing
-    /// serious, nothing may be wider than the window, and the console must be empty. Saves a
-    /// screenshot of each.
+    /// Checks the view in a wide light window and in a narrow dark one. axe-core must find no
+    /// serious violation, the content must fit into the width, and the console must be empty. Saves
+    /// a screenshot of each window.
     pub async fn check_view(&self, name: &str) {
         for (width, height, dark) in [(1280, 860, false), (360, 740, true)] {
             self.browser.set_appearance(width, height, dark).await;
@@ -117,19 +117,19 @@ impl Stage {
     /// Requires an empty console, without errors, warnings or violations of the content security
     /// policy.
     pub async fn expect_empty_console(&self) {
-        let lines = self.browser.console().await;
+        let lines = self.browser.take_console_messages().await;
         assert!(lines.is_empty(), "{lines:#?}");
     }
 
     /// Requires that the console contains only responses with this error status, which browsers
     /// report.
     pub async fn expect_only_status(&self, status: u16) {
-        let lines = self.browser.console().await;
+        let lines = self.browser.take_console_messages().await;
         let message = format!("status of {status} ");
         assert!(lines.iter().all(|line| line.contains(&message)), "{lines:#?}");
     }
 
-    /// Stops the browser and the service in order.
+    /// Requires an empty console. Then stops the browser and the service.
     pub async fn stop(mut self) {
         self.expect_empty_console().await;
         self.browser.close().await;
@@ -137,7 +137,7 @@ impl Stage {
     }
 }
 
-/// Number of portraits on the site: three of each person.
+/// Number of portraits on the site, three of each person.
 pub const PORTRAITS: usize = 15;
 
 /// Starts the site. The site also has a damaged image, a dead link and a folder that robots.txt
@@ -147,7 +147,7 @@ pub async fn start_site() -> FileServer {
 }
 
 /// Starts the site with another image in place of the last portrait.
-pub async fn site_with_last(image: Vec<u8>) -> FileServer {
+pub async fn start_site_with_last_image(image: Vec<u8>) -> FileServer {
     serve_site(Some(image)).await
 }
 

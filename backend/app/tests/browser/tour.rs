@@ -18,15 +18,15 @@ impl Stopwatch {
         Self { started: Instant::now(), last: Instant::now() }
     }
 
-    fn step(&mut self, what: &str) {
+    fn step(&mut self, name: &str) {
         let elapsed = self.last.elapsed().as_secs_f64();
-        println!("{elapsed:>8.2} {:>8.2}  {what}", self.started.elapsed().as_secs_f64());
+        println!("{elapsed:>8.2} {:>8.2}  {name}", self.started.elapsed().as_secs_f64());
         self.last = Instant::now();
     }
 }
 
 #[testing::test(flavor = "multi_thread")]
-#[ignore = "measures, and asserts no time: ./scripts/tour"]
+#[ignore = "prints times without assertions; run ./scripts/tour"]
 async fn measures_first_command_to_first_search_result() {
     let browser = Browser::start().await;
     browser.set_appearance(1280, 860, false).await;
@@ -43,7 +43,7 @@ async fn measures_first_command_to_first_search_result() {
 
     let mut stopwatch = Stopwatch::start();
     let mut service = Service::start(&mut command);
-    stopwatch.step("started in an empty folder: database made, models brought in and loaded, ready");
+    stopwatch.step("the service is ready in an empty folder: database created, models fetched and loaded");
     browser.load(&format!("{}/", service.base)).await;
     browser.until("document.querySelector('h1')?.textContent === 'Detect'").await;
     stopwatch.step("the page is open");
@@ -52,7 +52,7 @@ async fn measures_first_command_to_first_search_result() {
     browser.type_into("textarea", &site.url("/")).await;
     browser.click_text("Start the crawl").await;
     browser.until("document.querySelector('dl.big')").await;
-    stopwatch.step("a crawl is described and started");
+    stopwatch.step("a crawl is configured and started");
     browser.until("document.querySelector('.tile img')?.naturalWidth > 0").await;
     stopwatch.step("the first stored face is shown");
     browser.until_text(".chip", "Completed").await;
@@ -60,7 +60,7 @@ async fn measures_first_command_to_first_search_result() {
     browser.click(".tile").await;
     browser.click_text("Search this face").await;
     browser.until("document.querySelector('.match:not([hidden]) img')?.naturalWidth > 0").await;
-    stopwatch.step("a search with it shows the first hit");
+    stopwatch.step("a search with this face shows the first match");
 
     browser.close().await;
     service.stop();

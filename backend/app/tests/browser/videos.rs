@@ -3,19 +3,19 @@ use crate::common::sites::FileServer;
 use crate::stage::Stage;
 use testing::film::{Codec, Container, Encoding, Film};
 
-/// Everyone is in a lane of their own, and their faces are shown.
+/// JavaScript condition: each of the seven people has a lane with a face.
 const LANES: &str = "document.querySelectorAll('.lane').length === 7 && \
     [...document.querySelectorAll('.lane')].every(e => e.textContent.includes('Person')) && \
     document.querySelectorAll('.lane img[src]').length === 7";
 
-/// Holds the answer for the state `failed` back until `release()`. `released` is true after the
-/// page has read it.
-const HOLD_FAILED: &str = "const send = window.fetch; window.fetch = (url, init) => \
-    String(url).includes('state=failed') ? new Promise((answer) => { window.release = async () => { \
+/// Delays the response for the state `failed` until `release()` is called. `released` is true after
+/// the page has read the response.
+const DELAY_FAILED: &str = "const send = window.fetch; window.fetch = (url, init) => \
+    String(url).includes('state=failed') ? new Promise((resolve) => { window.release = async () => { \
         const response = await send(url); \
         const text = await response.text(); \
         response.text = async () => (setTimeout(() => { window.released = true; }), text); \
-        answer(response); \
+        resolve(response); \
     }; }) : send(url, init)";
 
 #[testing::needs(browser, video, slow)]
@@ -30,8 +30,8 @@ async fn uploaded_video_shows_lane_for_each_person() {
     browser.until_text(".empty", "It does not keep the file").await;
     stage.check_view("videos-empty").await;
 
-    // A file that is no video is refused with the service's sentence.
-    browser.type_into("input[type=file]", &stage.file("text.mp4", b"no video at all")).await;
+    // A file that is not a video is rejected with the error of the service.
+    browser.type_into("input[type=file]", &stage.write("text.mp4", b"no video at all")).await;
     browser.until_text("#toasts", "not a video in an accepted container").await;
     stage.expect_only_status(415).await;
     browser.click("#toasts button").await;
@@ -44,7 +44,7 @@ async fn uploaded_video_shows_lane_for_each_person() {
     browser.until_text(".big", "0:25").await;
     browser.until_text(".facts", "fps=5").await;
 
-    // A track shows its best face, moves the marker, and moves the local copy to its start.
+    // A selected track shows its best face. The marker and the local copy move to its start.
     browser.type_into(".panel input[type=file]", film.to_str().unwrap()).await;
     browser.until("document.querySelector('video').readyState > 0").await;
     browser.run("[...document.querySelectorAll('.span')].at(-1).focus()").await;
@@ -55,7 +55,7 @@ async fn uploaded_video_shows_lane_for_each_person() {
     browser.until("parseFloat(getComputedStyle(document.querySelector('.now')).left) > 0").await;
     stage.check_view("video").await;
 
-    // A search by its face finds the times.
+    // A search with this face finds its times in the video.
     browser.click(".shot a").await;
     browser.until_text("h1", "Face").await;
     browser.click_text("Search this face").await;
@@ -69,8 +69,8 @@ async fn uploaded_video_shows_lane_for_each_person() {
     stage.open("/videos", "Videos").await;
     browser.until_text(".crawl .numbers", "7").await;
     stage.check_view("videos").await;
-    // The answer for an earlier filter arrives late. It is not shown.
-    browser.run(HOLD_FAILED).await;
+    // A late response for an earlier filter is not shown.
+    browser.run(DELAY_FAILED).await;
     browser.choose("[aria-label=State]", "failed").await;
     browser.until("window.release").await;
     browser.choose("[aria-label=State]", "completed").await;

@@ -21,8 +21,8 @@ impl Bucket {
     /// Starts a server. The test must declare `#[needs(s3)]`.
     pub async fn start() -> Self {
         let mut bucket =
-            Self { server: serve("0"), endpoint: String::new(), key: String::new(), secret: String::new() };
-        bucket.endpoint = endpoint(&mut bucket.server);
+            Self { server: spawn("0"), endpoint: String::new(), key: String::new(), secret: String::new() };
+        bucket.endpoint = read_endpoint(&mut bucket.server);
         bucket.create_bucket().await;
         bucket
     }
@@ -36,8 +36,8 @@ impl Bucket {
     /// Starts another server on the same port, with an empty bucket and other credentials.
     pub async fn restart(&mut self) {
         let port = self.endpoint.rsplit(':').next().unwrap().to_owned();
-        self.server = serve(&port);
-        endpoint(&mut self.server);
+        self.server = spawn(&port);
+        read_endpoint(&mut self.server);
         self.create_bucket().await;
     }
 
@@ -57,8 +57,8 @@ impl Bucket {
         Blobs::open_with(URL, &self.variables()[1..]).unwrap()
     }
 
-    /// Creates a user with a key for everything, and the bucket. The server does not authenticate
-    /// its first four requests.
+    /// Creates a user with a key for all operations, and the bucket. The server does not
+    /// authenticate its first four requests.
     async fn create_bucket(&mut self) {
         let client = client();
         let policy =
@@ -91,12 +91,12 @@ impl Bucket {
 
 impl Drop for Bucket {
     fn drop(&mut self) {
-        let _killed = self.server.kill();
-        let _reaped = self.server.wait();
+        let _result = self.server.kill();
+        let _status = self.server.wait();
     }
 }
 
-fn serve(port: &str) -> Child {
+fn spawn(port: &str) -> Child {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/python/s3/bin/moto_server");
     assert!(program.is_file(), "the S3 server is not installed; run ./scripts/s3-tools");
     Command::new(program)
@@ -108,8 +108,8 @@ fn serve(port: &str) -> Child {
         .unwrap()
 }
 
-/// Waits for the line that contains the server's address.
-fn endpoint(server: &mut Child) -> String {
+/// Waits for the line with the address of the server, and returns the address.
+fn read_endpoint(server: &mut Child) -> String {
     let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map_while(Result::ok);
     let endpoint = lines.find_map(|line| {
         let (_, rest) = line.split_once("Running on ")?;
@@ -117,5 +117,5 @@ fn endpoint(server: &mut Child) -> String {
     });
     // The output is read to the end, because a full pipe would block the server.
     std::thread::spawn(move || lines.for_each(drop));
-    endpoint.expect("the server prints its address")
+    endpoint.expect("the server printed no address")
 }

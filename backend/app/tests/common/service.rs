@@ -182,7 +182,7 @@ impl Service {
         // The log is read to the end, because a full pipe would block the service.
         std::thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
-                let _closed = sender.send(line);
+                let _result = sender.send(line);
             }
         });
         Self { child, base: String::new(), lines, log: String::new() }
@@ -245,8 +245,8 @@ impl Service {
 impl Drop for Service {
     /// Kills a service that a failed test did not stop. Otherwise the process has already ended.
     fn drop(&mut self) {
-        let _killed = self.child.kill();
-        let _reaped = self.child.wait();
+        let _result = self.child.kill();
+        let _status = self.child.wait();
     }
 }
 
@@ -286,16 +286,16 @@ pub fn descendants(process: u32) -> Vec<u32> {
     descendants
 }
 
-/// Repeats a question until the answer is `true`. Panics after [`MAX_WAIT`].
-pub async fn wait_until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+/// Repeats `condition` until it returns `true`. Panics after [`MAX_WAIT`].
+pub async fn wait_until(event: &str, mut condition: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + MAX_WAIT;
     while !condition().await {
-        assert!(Instant::now() < deadline, "timed out waiting for {what}");
+        assert!(Instant::now() < deadline, "timed out waiting for {event}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
-/// Returns a body that shows an image of [`testing::drawing`].
+/// Returns a request body with an image of [`testing::drawing`].
 pub fn image_json(file: &str) -> Value {
     json!({ "image_base64": BASE64_STANDARD.encode(testing::drawing(file)) })
 }
@@ -309,7 +309,7 @@ pub fn assert_contains(text: &str, parts: &[&str]) {
 
 /// Returns a client with a time limit of one minute.
 pub fn client() -> reqwest::Client {
-    let _already = rustls::crypto::ring::default_provider().install_default();
+    let _result = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(60)).build().unwrap()
 }
 
@@ -318,7 +318,7 @@ pub async fn get(url: &str) -> (u16, String) {
     (response.status().as_u16(), response.text().await.unwrap())
 }
 
-/// Ends the leases of the jobs of processes that were killed, so that a test does not wait for it.
+/// Ends the leases of running jobs, so that a test does not wait until the leases expire.
 pub async fn expire_leases(database: &TestDatabase) {
     let expire = "update jobs set lease_until = now() - interval '1 second' where state = 'running'";
     database.execute(expire).await;
@@ -375,21 +375,21 @@ impl Caller {
     }
 
     /// Waits until a crawl has ended, and returns it.
-    pub async fn ended_crawl(&self, path: &str) -> Value {
+    pub async fn wait_for_crawl_end(&self, path: &str) -> Value {
         self.until(path, |crawl| crawl["state"] != "running").await
     }
 
     /// Sends a film to be stored. Returns the path of the video.
     pub async fn send_video(&self, query: &str, film: &[u8]) -> String {
         let request = client().post(format!("{}/videos?{query}", self.base)).bearer_auth(&self.key);
-        let answer = request
+        let response = request
             .header("content-type", "application/octet-stream")
             .body(film.to_vec())
             .send()
             .await
             .unwrap();
-        assert_eq!(answer.status(), 202);
-        answer.headers()["location"].to_str().unwrap().to_owned()
+        assert_eq!(response.status(), 202);
+        response.headers()["location"].to_str().unwrap().to_owned()
     }
 
     pub async fn bytes(&self, path: &str) -> Vec<u8> {
@@ -403,11 +403,11 @@ impl Caller {
     pub async fn until(&self, path: &str, is_expected: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + MAX_WAIT;
         loop {
-            let answer = self.get(path).await;
-            if is_expected(&answer) {
-                return answer;
+            let body = self.get(path).await;
+            if is_expected(&body) {
+                return body;
             }
-            assert!(Instant::now() < deadline, "{answer:#}");
+            assert!(Instant::now() < deadline, "{body:#}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

@@ -57,7 +57,7 @@ impl FileServer {
     }
     pub async fn with_files(files: Vec<(String, Vec<u8>)>) -> Self {
         // In the program, the command line installs the provider. A test has no command line.
-        let _already = rustls::crypto::ring::default_provider().install_default();
+        let _result = rustls::crypto::ring::default_provider().install_default();
         let files = files.into_iter().map(|(path, content)| (path, content.into())).collect();
         let shared = Arc::new(Shared { files, ..Shared::default() });
         let base = serve(Router::new().fallback(serve_file).with_state(shared.clone())).await;
@@ -108,7 +108,7 @@ async fn serve_file(State(shared): State<Arc<Shared>>, uri: Uri, headers: Header
     }
     let body = match shared.break_after.lock().unwrap().take() {
         Some(bytes) => {
-            let broken_body = [Ok(rest.slice(..bytes)), Err(io::Error::other("torn on purpose"))];
+            let broken_body = [Ok(rest.slice(..bytes)), Err(io::Error::other("broken on purpose"))];
             Body::from_stream(stream::iter(broken_body))
         }
         None => Body::from(rest),
@@ -127,16 +127,15 @@ fn content_type(path: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the routes of bodies that are slow, endless or vast, and of a page that is `bomb` with
-/// the encoding gzip.
+/// Returns routes with slow, endless and very large bodies, and a page with the gzip body `bomb`.
 pub fn hostile_routes(bomb: Vec<u8>) -> Router {
     let html_headers = || [(header::CONTENT_TYPE, "text/html")];
     let gzip_headers = || [(header::CONTENT_TYPE, "text/html"), (header::CONTENT_ENCODING, "gzip")];
     Router::new()
-        .route("/huge", get(async move || (html_headers(), huge())))
+        .route("/huge", get(async move || (html_headers(), huge_body())))
         .route("/drip", get(async move || (html_headers(), slow_body())))
         .route("/bomb", get(async move || (gzip_headers(), bomb)))
-        .route("/huge.jpg", get(async || huge()))
+        .route("/huge.jpg", get(async || huge_body()))
         .route("/drip.jpg", get(async || slow_body()))
         .route("/vast.png", get(async || vast_png()))
 }
@@ -157,7 +156,7 @@ pub fn slow_body() -> Body {
 }
 
 /// Returns a body of ten gigabytes, generated as it is read.
-pub fn huge() -> Body {
+pub fn huge_body() -> Body {
     let chunk = Bytes::from_static(&[b'a'; 1 << 16]);
     Body::from_stream(stream::repeat(chunk).take(160 << 10).map(Ok::<_, Infallible>))
 }

@@ -36,9 +36,10 @@ fn invalid_bench_argument_error_names_allowed_values() {
 #[test]
 fn bench_writes_report_trace_and_plot() {
     let folder = TestFolder::new();
-    let sizes = "--operation pipeline --image-size small --no-gpu --batch-size 2 --iterations 2";
-    let files = "--json - --profile trace.json --plot plot.svg --auto-batch --set GPU_BATCH_SIZE=2";
-    let args: Vec<&str> = ["bench"].into_iter().chain(sizes.split(' ')).chain(files.split(' ')).collect();
+    let measurement_args = "--operation pipeline --image-size small --no-gpu --batch-size 2 --iterations 2";
+    let output_args = "--json - --profile trace.json --plot plot.svg --auto-batch --set GPU_BATCH_SIZE=2";
+    let args: Vec<&str> =
+        ["bench"].into_iter().chain(measurement_args.split(' ')).chain(output_args.split(' ')).collect();
     let printed = folder.run(&args).success();
     let report = printed.json();
     let result = &report["benchmark_results"]["pipeline"]["small"]["gpu_false"];
@@ -64,8 +65,8 @@ fn assert_trace_is_nested(trace: &Value) {
     let events_of_phase = |phase: &'static str| events.iter().filter(move |event| event["ph"] == phase);
     let named: Vec<&Value> = events_of_phase("M").map(|event| &event["tid"]).collect();
     assert!(events_of_phase("X").all(|event| named.contains(&&event["tid"])));
-    for run in ["decode and hash", "letterbox", "face_detection", "face_embedding", "device"] {
-        assert!(events_of_phase("X").any(|event| event["name"] == run), "{run}");
+    for name in ["decode and hash", "letterbox", "face_detection", "face_embedding", "device"] {
+        assert!(events_of_phase("X").any(|event| event["name"] == name), "{name}");
     }
     let time = |phase: &'static str, name: &str, id: &Value| {
         events_of_phase(phase)
@@ -83,8 +84,9 @@ fn assert_trace_is_nested(trace: &Value) {
             assert!(!from.is_empty() && from.len() == to.len(), "{stage} of {id}");
             assert!(from.iter().zip(&to).all(|(from, to)| from <= to), "{stage} of {id}");
             // A later image may reuse an id after the stages of the earlier image are closed.
-            let inside = |at: &f64| starts.iter().zip(&ends).any(|(starts, ends)| starts <= at && at <= ends);
-            assert!(from.iter().chain(&to).all(inside), "{stage} of {id}");
+            let is_inside =
+                |at: &f64| starts.iter().zip(&ends).any(|(starts, ends)| starts <= at && at <= ends);
+            assert!(from.iter().chain(&to).all(is_inside), "{stage} of {id}");
         }
     }
 }

@@ -96,9 +96,9 @@ fn custom_pack_works_like_builtin_pack() {
     let found = run(&["detect", "one.png", "--json"]).success().json();
     assert_eq!(found["results"][0]["faces"].as_array().unwrap().len(), 1, "{found}");
 
-    folder.put("pictures/one.png", std::fs::read(folder.path().join("one.png")).unwrap());
-    run(&["models", "samples", "--images", "pictures", "--to", "shown"]).success();
-    let read_sample = |name: &str| std::fs::read(folder.path().join("shown").join(name)).unwrap();
+    folder.put("album/one.png", std::fs::read(folder.path().join("one.png")).unwrap());
+    run(&["models", "samples", "--images", "album", "--to", "samples"]).success();
+    let read_sample = |name: &str| std::fs::read(folder.path().join("samples").join(name)).unwrap();
     assert_eq!(read_sample("chips.rgb").len(), 112 * 112 * 3);
     assert_eq!(read_sample("canvas_0.rgb").len(), 640 * 480 * 3, "without black bars");
     let samples: Value = serde_json::from_slice(&read_sample("samples.json")).unwrap();
@@ -106,9 +106,9 @@ fn custom_pack_works_like_builtin_pack() {
         (&samples["canvases"][0]["faces"], &samples["embedder"]["dimensions"]),
         (&1.into(), &128.into())
     );
-    run(&["models", "samples", "--images", "pictures", "--to", "shown"]).fails(2, &["not empty"]);
-    folder.put("pictures/two.png", "not an image");
-    run(&["models", "samples", "--images", "pictures", "--to", "again"]).assert_status(3);
+    run(&["models", "samples", "--images", "album", "--to", "samples"]).fails(2, &["not empty"]);
+    folder.put("album/two.png", "not an image");
+    run(&["models", "samples", "--images", "album", "--to", "more_samples"]).assert_status(3);
 
     folder.put("models/fixture_embedder.onnx", "bit rot");
     let mut fetch = folder.facecrawl(&["models", "fetch"]);
@@ -121,7 +121,7 @@ fn custom_pack_works_like_builtin_pack() {
     run(&["config", "check"]).fails(2, &["MODEL_PACK", "compact"]);
 }
 
-fn state(folder: &TestFolder, name: &str) -> Value {
+fn pack_state(folder: &TestFolder, name: &str) -> Value {
     let list = folder.run(&["models", "list", "--json"]).success().json();
     let packs = list["packs"].as_array().unwrap();
     packs.iter().find(|pack| pack["name"] == name).unwrap()["state"].clone()
@@ -131,7 +131,7 @@ fn state(folder: &TestFolder, name: &str) -> Value {
 fn lists_fetches_and_verifies_models() {
     let folder = TestFolder::new();
     let pack = testing::pack().pack;
-    let state = || state(&folder, &pack.name);
+    let state = || pack_state(&folder, &pack.name);
     assert_eq!(state(), "missing");
     folder.run(&["models", "verify"]).assert_status(1);
     folder.run(&["models", "fetch"]).success();
@@ -154,7 +154,7 @@ fn fetches_restricted_pack_after_license_acceptance() {
     let folder = TestFolder::new();
     let mut fetch = folder.facecrawl(&["models", "fetch", "research", "--accept-license"]);
     Output::run(fetch.env("FACE_MODEL_MIRROR", testing::shared_models())).success();
-    assert_eq!(state(&folder, "research"), "ready");
+    assert_eq!(pack_state(&folder, "research"), "ready");
 }
 
 #[test]
@@ -215,8 +215,9 @@ fn detect_prints_table_and_draws_faces() {
     let (before, after) =
         (vision::decode(&ada, &limits).unwrap().frame, vision::decode(&drawn, &limits).unwrap().frame);
     assert_eq!((before.width(), before.height()), (after.width(), after.height()));
-    let greens = |frame: &vision::Frame| frame.data().chunks(3).filter(|rgb| **rgb == [64, 255, 64]).count();
-    assert!(greens(&after) > 500 && greens(&before) == 0);
+    let count_green_pixels =
+        |frame: &vision::Frame| frame.data().chunks(3).filter(|rgb| **rgb == [64, 255, 64]).count();
+    assert!(count_green_pixels(&after) > 500 && count_green_pixels(&before) == 0);
 }
 
 #[test]
@@ -280,21 +281,21 @@ fn error_names_unloadable_onnx_runtime_library() {
     Output::run(gpu.env("ORT_DYLIB_PATH", &library).env("MODEL_PACK", "fixture")).fails(1, &["broken.so"]);
 }
 
-/// A library with a destructor that leaves a file. ONNX Runtime has destructors of static objects.
+/// Source of a library whose destructor creates a file. ONNX Runtime also has destructors.
 #[cfg(target_os = "linux")]
-const WITH_DESTRUCTOR: &str = r#"
+const LIBRARY_WITH_DESTRUCTOR: &str = r#"
     #[unsafe(link_section = ".fini_array")]
     #[used]
     static DESTRUCTOR: extern "C" fn() = destructor;
     extern "C" fn destructor() { let _ = std::fs::write("destroyed", ""); }
 "#;
 
-/// A command that does run destructors proves that the library is loaded.
+/// The command `true` runs destructors, which proves that the library is loaded.
 #[cfg(target_os = "linux")]
 #[test]
 fn exit_runs_no_destructor_of_loaded_library() {
     let folder = TestFolder::new();
-    let source = folder.put("library.rs", WITH_DESTRUCTOR);
+    let source = folder.put("library.rs", LIBRARY_WITH_DESTRUCTOR);
     let library = folder.path().join("library.so");
     testing::build_library(&source, &library, &[]);
     let destroyed = folder.path().join("destroyed");
@@ -306,7 +307,7 @@ fn exit_runs_no_destructor_of_loaded_library() {
     for (args, status) in [(&["config", "check"][..], 0), (&["detect", "nowhere.jpg"], 1)] {
         let finished = Output::run(folder.facecrawl(args).env("LD_PRELOAD", &library)).assert_status(status);
         assert!(!std::fs::exists(&destroyed).unwrap(), "{args:?}");
-        assert!(!finished.stdout.is_empty() || status > 0, "what is on stdout is written first");
+        assert!(!finished.stdout.is_empty() || status > 0, "stdout is written before the exit");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tests the sources of values, which values are rejected, and the settings of devices and memory.
 use crate::common::service::assert_contains;
-use app::config::{ConfigError, ConfigErrors, Flag, Loaded, Sources, env_example, load, variables};
+use app::config::{ConfigError, ConfigErrors, Flag, LoadedConfig, Sources, env_example, load, variables};
 use inference::{CpuBackend, GpuBackend, Operation, Precision};
 use std::path::Path;
 use std::time::Duration;
@@ -39,21 +39,21 @@ impl Layers {
         self.sources.flags.push(Flag { flag: flag.into(), variable: variable.into(), value: value.into() });
         self
     }
-    fn load(&self) -> Result<Loaded, ConfigErrors> {
+    fn load(&self) -> Result<LoadedConfig, ConfigErrors> {
         load(&self.sources)
     }
-    fn ok(&self) -> Loaded {
+    fn ok(&self) -> LoadedConfig {
         self.load().unwrap_or_else(|errors| panic!("{errors}"))
     }
     /// Returns the text of the only error.
-    fn mistake(&self) -> String {
+    fn error_text(&self) -> String {
         let errors = self.load().expect_err("the configuration is wrong").0;
         assert_eq!(errors.len(), 1, "{errors:?}");
         errors[0].to_string()
     }
-    /// Requires that there is one error, whose text contains all parts.
-    fn refuses(&self, parts: &[&str]) {
-        assert_contains(&self.mistake(), parts);
+    /// Requires exactly one error, whose text contains all parts.
+    fn assert_error(&self, parts: &[&str]) {
+        assert_contains(&self.error_text(), parts);
     }
 }
 
@@ -65,10 +65,10 @@ fn unset_variables_use_documented_defaults() {
     assert_eq!(settings.storage.data_dir, Path::new("data"));
     assert_eq!(settings.models.dir, Path::new("models"));
     assert_eq!(settings.models.pack, "opencv");
-    assert_eq!(settings.blob_store(), "data/blobs");
+    assert_eq!(settings.blob_store_url(), "data/blobs");
     let limits = vision::Limits::default();
-    assert_eq!(settings.limits().max_bytes, limits.max_bytes);
-    assert_eq!(settings.limits().max_pixels, limits.max_pixels);
+    assert_eq!(settings.image_limits().max_bytes, limits.max_bytes);
+    assert_eq!(settings.image_limits().max_pixels, limits.max_pixels);
     assert!(settings.gpu_operations().is_empty());
     let engine = settings.inference();
     let defaults = inference::Config::default();
@@ -164,20 +164,20 @@ fn invalid_value_error_names_key_source_and_allowed_values() {
         ("MODEL_PACK", "huge", "compact"),
         ("DRAIN_SECONDS", "-1", "a number from 0 to 3600"),
     ] {
-        Layers::new().env(name, value).refuses(&[name, value, "environment", allowed]);
+        Layers::new().env(name, value).assert_error(&[name, value, "environment", allowed]);
     }
 }
 
 #[test]
 fn removed_edge_index_error_names_replacements() {
     for value in ["edge", "Edge"] {
-        let text = Layers::new().env("SEARCH_INDEX", value).mistake();
+        let text = Layers::new().env("SEARCH_INDEX", value).error_text();
         let refused = format!("SEARCH_INDEX={value} (from environment) is no longer supported; ");
         let remedy = "run `facecrawl index rebuild --index pgvector` if";
         assert_contains(&text, &[&refused, "set SEARCH_INDEX=pgvector or qdrant", remedy]);
     }
-    Layers::new().file("search_index = \"edge\"").refuses(&["facecrawl.toml", "no longer supported"]);
-    let text = Layers::new().env("SEARCH_INDEX", "ivf").mistake();
+    Layers::new().file("search_index = \"edge\"").assert_error(&["facecrawl.toml", "no longer supported"]);
+    let text = Layers::new().env("SEARCH_INDEX", "ivf").error_text();
     assert_contains(&text, &["is not allowed; allowed: pgvector, qdrant"]);
 }
 
@@ -190,16 +190,16 @@ fn all_config_errors_are_reported_at_once() {
 
 #[test]
 fn unknown_config_key_error_suggests_known_key() {
-    Layers::new().file("gpu_bachend = \"cuda\"").refuses(&[
+    Layers::new().file("gpu_bachend = \"cuda\"").assert_error(&[
         "gpu_bachend",
         "facecrawl.toml",
         "did you mean `gpu_backend`?",
     ]);
     Layers::new()
         .file("[server]\nport = 1")
-        .refuses(&["unknown key `server`", "the keys are the variables of .env.example"]);
-    Layers::new().flag("--set", "WORKER", "1").refuses(&["WORKER", "--set", "did you mean `workers`?"]);
-    Layers::new().file("port = [[").refuses(&["cannot read", "facecrawl.toml"]);
+        .assert_error(&["unknown key `server`", "the keys are the variables of .env.example"]);
+    Layers::new().flag("--set", "WORKER", "1").assert_error(&["WORKER", "--set", "did you mean `workers`?"]);
+    Layers::new().file("port = [[").assert_error(&["cannot read", "facecrawl.toml"]);
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn missing_required_file_and_malformed_dotenv_are_rejected() {
     let mut layers = Layers::new();
     layers.sources.file_required = true;
     assert!(matches!(layers.load().err().unwrap().0[0], ConfigError::File { .. }));
-    let text = Layers::new().dotenv("PORT=1\nthis is s3cret\n").mistake();
+    let text = Layers::new().dotenv("PORT=1\nthis is s3cret\n").error_text();
     assert_contains(&text, &[".env", "NAME=value"]);
     assert!(!text.contains("s3cret"), "{text}");
 }
@@ -218,8 +218,8 @@ fn contradiction_error_names_both_settings_and_fix() {
         .env("FORCE_GPU_ONLY", "true")
         .env("ALL_GPU", "true")
         .flag("--set", "GPU_BACKEND", "cpu")
-        .refuses(&["FORCE_GPU_ONLY=true (environment)", "GPU_BACKEND=cpu (--set)", "allowed:"]);
-    Layers::new().env("FORCE_GPU_ONLY", "true").refuses(&[
+        .assert_error(&["FORCE_GPU_ONLY=true (environment)", "GPU_BACKEND=cpu (--set)", "allowed:"]);
+    Layers::new().env("FORCE_GPU_ONLY", "true").assert_error(&[
         "no operation is on the GPU",
         "FACE_DETECTION_GPU",
         "ALL_GPU=true",
@@ -227,14 +227,14 @@ fn contradiction_error_names_both_settings_and_fix() {
     Layers::new()
         .env("GPU_DEVICE_ID", "2")
         .env("GPU_DEVICE_IDS", "0,1")
-        .refuses(&["GPU_DEVICE_ID=2", "GPU_DEVICE_IDS=0,1"]);
+        .assert_error(&["GPU_DEVICE_ID=2", "GPU_DEVICE_IDS=0,1"]);
 
-    Layers::new().env("GPU_DEVICE_IDS", "0,1,0").refuses(&[
+    Layers::new().env("GPU_DEVICE_IDS", "0,1,0").assert_error(&[
         "GPU_DEVICE_IDS=0,1,0",
         "lists 0 twice",
         "allowed:",
     ]);
-    Layers::new().env("GPU_BACKEND", "mps").env("GPU_DEVICE_IDS", "0,1").refuses(&[
+    Layers::new().env("GPU_BACKEND", "mps").env("GPU_DEVICE_IDS", "0,1").assert_error(&[
         "GPU_DEVICE_IDS=0,1",
         "GPU_BACKEND=mps",
         "one device",
@@ -247,14 +247,15 @@ fn contradiction_error_names_both_settings_and_fix() {
 
 #[test]
 fn public_host_requires_explicit_auth_setting() {
-    let refused = |layers: Layers| layers.ok().settings.check_listen().is_err();
-    assert!(!refused(Layers::new()));
-    assert!(!refused(Layers::new().env("HOST", "::1")));
-    assert!(!refused(Layers::new().env("HOST", "127.0.0.9")));
-    assert!(refused(Layers::new().env("HOST", "0.0.0.0")));
-    assert!(refused(Layers::new().env("HOST", "::")));
-    assert!(!refused(Layers::new().env("HOST", "0.0.0.0").env("AUTH", "none")));
-    let error = Layers::new().env("HOST", "10.1.2.3").ok().settings.check_listen().unwrap_err().to_string();
+    let is_refused = |layers: Layers| layers.ok().settings.check_listen_address().is_err();
+    assert!(!is_refused(Layers::new()));
+    assert!(!is_refused(Layers::new().env("HOST", "::1")));
+    assert!(!is_refused(Layers::new().env("HOST", "127.0.0.9")));
+    assert!(is_refused(Layers::new().env("HOST", "0.0.0.0")));
+    assert!(is_refused(Layers::new().env("HOST", "::")));
+    assert!(!is_refused(Layers::new().env("HOST", "0.0.0.0").env("AUTH", "none")));
+    let error =
+        Layers::new().env("HOST", "10.1.2.3").ok().settings.check_listen_address().unwrap_err().to_string();
     assert_contains(&error, &["HOST=10.1.2.3", "AUTH=none", "127.0.0.1"]);
 }
 
@@ -264,7 +265,7 @@ fn secrets_are_masked_in_listings_and_errors() {
     assert_eq!(loaded.settings.storage.database_url.as_deref(), Some("postgres://u:s3cret@db/faces"));
     let listed = serde_json::to_string(&loaded.resolved).unwrap();
     assert!(!listed.contains("s3cret") && listed.contains("postgres://u:***@db/faces"), "{listed}");
-    let text = Layers::new().env("DATABASE_URL", "mysql://u:s3cret@db/faces").mistake();
+    let text = Layers::new().env("DATABASE_URL", "mysql://u:s3cret@db/faces").error_text();
     assert!(!text.contains("s3cret"), "{text}");
 }
 
@@ -275,8 +276,8 @@ fn bucket_credentials_come_from_any_layer_and_stay_hidden() {
         .env("AWS_REGION", "eu-central-1")
         .env("BLOB_STORE_URL", "s3://faces/press");
     let loaded = layers.ok();
-    assert_eq!(loaded.settings.blob_store(), "s3://faces/press");
-    let bucket = loaded.settings.bucket();
+    assert_eq!(loaded.settings.blob_store_url(), "s3://faces/press");
+    let bucket = loaded.settings.bucket_variables();
     assert_eq!(bucket.len(), 3);
     assert!(bucket.contains(&("AWS_SECRET_ACCESS_KEY", "s3cret".into())));
     let listed = serde_json::to_string(&loaded.resolved).unwrap();
@@ -304,15 +305,14 @@ fn uncommented_env_example_equals_default_configuration() {
         assert!(lines.iter().any(|line| line.starts_with(&name)), "{name} is missing");
     }
     // The lines include the variables of docker-compose.yml, which the program ignores.
-    let switched_on = Layers::new().dotenv(&lines.join("\n")).ok();
+    let uncommented = Layers::new().dotenv(&lines.join("\n")).ok();
     let defaults = Layers::new().ok();
-    for (on, default) in switched_on.resolved.iter().zip(&defaults.resolved) {
-        assert_eq!((on.name, &on.value), (default.name, &default.value));
+    for (uncommented, default) in uncommented.resolved.iter().zip(&defaults.resolved) {
+        assert_eq!((uncommented.name, &uncommented.value), (default.name, &default.value));
     }
 }
 
-/// The names are a public interface. They are the names in the guide and those that the design
-/// adds.
+/// The names are a public interface.
 #[test]
 fn every_public_variable_exists_with_meaning() {
     let names: Vec<&str> = variables().iter().map(|variable| variable.name).collect();
@@ -339,8 +339,8 @@ fn config_file_recipes_are_parsed_and_validated() {
     let recipe = "port = 9000\n[[recipe]]\nhosts = [\"*.example.org\"]\nimages = [\"img.photo\"]\n[[recipe]]\nhosts = [\"a.test\"]\n";
     let loaded = Layers::new().file(recipe).ok();
     assert_eq!(loaded.settings.service.port, 9000);
-    assert!(loaded.settings.crawls().recipes.of(&url("http://www.example.org/")).is_some());
-    assert!(loaded.settings.crawls().recipes.of(&url("http://b.test/")).is_none());
+    assert!(loaded.settings.crawls().recipes.for_url(&url("http://www.example.org/")).is_some());
+    assert!(loaded.settings.crawls().recipes.for_url(&url("http://b.test/")).is_none());
     for (text, parts) in [
         (
             "[[recipe]]\nhosts = [\"a.test\"]\ndrop = [\"div >\"]",
@@ -354,7 +354,7 @@ fn config_file_recipes_are_parsed_and_validated() {
         ("recipe = 3", &["[[recipe]] table"]),
         ("[[recipes]]\nhosts = []", &["unknown key `recipes`"]),
     ] {
-        Layers::new().file(text).refuses(parts);
+        Layers::new().file(text).assert_error(parts);
     }
 }
 
@@ -364,10 +364,10 @@ fn all_gpu_keeps_explicit_operation_settings() {
     let operations = layers.ok().settings.gpu_operations();
     assert_eq!(operations.len(), 4);
     assert!(!operations.contains(&Operation::ImageEnhancement));
-    assert!(layers.ok().settings.video_decoding_gpu());
-    assert!(!layers.env("VIDEO_DECODING_GPU", "false").ok().settings.video_decoding_gpu());
+    assert!(layers.ok().settings.requests_video_decoding_gpu());
+    assert!(!layers.env("VIDEO_DECODING_GPU", "false").ok().settings.requests_video_decoding_gpu());
     let video = Layers::new().env("VIDEO_DECODING_GPU", "true").ok().settings;
-    assert!(video.video_decoding_gpu() && video.gpu_operations().is_empty());
+    assert!(video.requests_video_decoding_gpu() && video.gpu_operations().is_empty());
     let layers = Layers::new().env("QUALITY_CHECKS_GPU", "1").env("GPU_BACKEND", "CUDA");
     let engine = layers.ok().settings.inference();
     assert_eq!(engine.gpu_operations, [Operation::QualityChecks]);
@@ -382,7 +382,7 @@ fn cpu_backend_is_selected_by_name() {
     assert_eq!(backend("onnxruntime-int8"), CpuBackend::OnnxRuntimeInt8);
     assert_eq!(backend("openvino"), CpuBackend::OpenVino(Precision::Fp32));
     assert_eq!(backend("openvino-bf16"), CpuBackend::OpenVino(Precision::Bf16));
-    Layers::new().env("CPU_BACKEND", "bf16").refuses(&[
+    Layers::new().env("CPU_BACKEND", "bf16").assert_error(&[
         "CPU_BACKEND",
         "bf16",
         "auto, onnxruntime, onnxruntime-int8, openvino, openvino-bf16",
@@ -435,7 +435,7 @@ fn tensorrt_settings_require_backend_and_calibration_table() {
     for (name, value) in
         [("TENSORRT_FP16", "false"), ("TENSORRT_WORKSPACE_GB", "4"), ("TENSORRT_CACHE_DIR", "/cache")]
     {
-        Layers::new().env(name, value).refuses(&[
+        Layers::new().env(name, value).assert_error(&[
             &format!("{name}={value} (environment)"),
             "GPU_BACKEND=auto (default)",
             "tensorrt",
@@ -443,14 +443,14 @@ fn tensorrt_settings_require_backend_and_calibration_table() {
         with(&[(name, value)]).ok();
     }
     with(&[("TENSORRT_INT8", "true")])
-        .refuses(&["TENSORRT_INT8=true (environment)", "TENSORRT_CALIBRATION_TABLE=FILE"]);
-    with(&[("TENSORRT_CALIBRATION_TABLE", path)]).refuses(&[
+        .assert_error(&["TENSORRT_INT8=true (environment)", "TENSORRT_CALIBRATION_TABLE=FILE"]);
+    with(&[("TENSORRT_CALIBRATION_TABLE", path)]).assert_error(&[
         path,
         "TENSORRT_INT8=false (default)",
         "TENSORRT_INT8=true",
     ]);
     with(&[("TENSORRT_INT8", "true"), ("TENSORRT_CALIBRATION_TABLE", path)])
-        .refuses(&[path, "does not exist"]);
+        .assert_error(&[path, "does not exist"]);
 
     std::fs::write(&table, "TRT-100100-EntropyCalibration2\n").unwrap();
     let engine = with(&[("TENSORRT_INT8", "true"), ("TENSORRT_CALIBRATION_TABLE", path)]).ok();
@@ -461,24 +461,24 @@ fn tensorrt_settings_require_backend_and_calibration_table() {
 }
 
 /// Returns the limit of concurrently decoded images in millions of pixels.
-fn decoded(layers: &Layers) -> u64 {
+fn decoded_megapixels(layers: &Layers) -> u64 {
     layers.ok().settings.pipeline().decoded_bytes / 3_000_000
 }
 
 #[test]
 fn default_pixel_budget_fits_five_largest_images() {
     let by_cores = 40 * app::config::cores() as u64;
-    assert_eq!(decoded(&Layers::new()), by_cores.max(250));
-    assert_eq!(decoded(&Layers::new().env("MAX_IMAGE_MEGAPIXELS", "1000")), by_cores.max(5000));
-    assert_eq!(decoded(&Layers::new().env("MAX_DECODED_MEGAPIXELS", "50")), 50);
-    Layers::new().env("MAX_DECODED_MEGAPIXELS", "49").refuses(&[
+    assert_eq!(decoded_megapixels(&Layers::new()), by_cores.max(250));
+    assert_eq!(decoded_megapixels(&Layers::new().env("MAX_IMAGE_MEGAPIXELS", "1000")), by_cores.max(5000));
+    assert_eq!(decoded_megapixels(&Layers::new().env("MAX_DECODED_MEGAPIXELS", "50")), 50);
+    Layers::new().env("MAX_DECODED_MEGAPIXELS", "49").assert_error(&[
         "MAX_DECODED_MEGAPIXELS=49 (environment)",
         "MAX_IMAGE_MEGAPIXELS=50 (default)",
         "50 or more",
     ]);
     Layers::new()
         .env("MAX_DECODED_MEGAPIXELS", "0")
-        .refuses(&["MAX_DECODED_MEGAPIXELS=0", "a number from 1 to 1000000"]);
+        .assert_error(&["MAX_DECODED_MEGAPIXELS=0", "a number from 1 to 1000000"]);
 }
 
 #[test]
@@ -488,7 +488,7 @@ fn body_budget_is_default_or_configured_value() {
     assert_eq!(budget(Layers::new().env("MAX_PENDING_BODY_MB", "64")), 64 << 20);
     Layers::new()
         .env("MAX_PENDING_BODY_MB", "8")
-        .refuses(&["MAX_PENDING_BODY_MB=8", "a number from 16 to 1048576"]);
+        .assert_error(&["MAX_PENDING_BODY_MB=8", "a number from 16 to 1048576"]);
 }
 
 /// The table in SIZING.md is computed from the settings: the defaults of a machine with two cores.
@@ -497,9 +497,9 @@ fn sizing_guide_matches_memory_limits() {
     let layers = Layers::new().env("WORKERS", "8").env("MAX_DECODED_MEGAPIXELS", "250");
     let limits = layers.ok().settings.memory_limits(2);
     let mb = |bytes: u64| format!("{} MB", bytes / 1_000_000);
-    let row = |what: &str, rule: &str, bytes| format!("| {what} | {rule} | {} |", mb(bytes));
+    let row = |content: &str, rule: &str, bytes| format!("| {content} | {rule} | {} |", mb(bytes));
     let mut expected: Vec<String> =
-        limits.iter().map(|limit| row(limit.what, limit.rule, limit.bytes)).collect();
+        limits.iter().map(|limit| row(limit.content, limit.rule, limit.bytes)).collect();
     expected.push(row("sum", "", limits.iter().map(|limit| limit.bytes).sum()).replace("|  |", "| |"));
     let guide = std::fs::read_to_string(testing::root().join("docs/how-to/SIZING.md")).unwrap();
     let table = guide.split("| item | maximum | default, 2 cores |\n|---|---|---|\n").nth(1).unwrap();
@@ -512,7 +512,7 @@ fn each_memory_setting_increases_total_limit() {
     let sum = |layers: Layers| -> u64 {
         layers.ok().settings.memory_limits(2).iter().map(|limit| limit.bytes).sum()
     };
-    let usual = sum(Layers::new());
+    let default_sum = sum(Layers::new());
     for (name, value) in [
         ("MAX_DECODED_MEGAPIXELS", "5000"),
         ("MAX_PENDING_BODY_MB", "600"),
@@ -522,6 +522,6 @@ fn each_memory_setting_increases_total_limit() {
         ("PAGE_WORKERS", "100"),
         ("VIDEO_MEMORY_MB", "2048"),
     ] {
-        assert!(sum(Layers::new().env(name, value)) > usual, "{name}");
+        assert!(sum(Layers::new().env(name, value)) > default_sum, "{name}");
     }
 }

@@ -13,14 +13,14 @@ pub(crate) fn read(path: &str) -> String {
 }
 
 /// Returns an error if the program does not accept these arguments.
-fn accepts<S: AsRef<str>>(arguments: &[S]) -> Result<(), String> {
+fn parse_arguments<S: AsRef<str>>(arguments: &[S]) -> Result<(), String> {
     let words = std::iter::once("facecrawl").chain(arguments.iter().map(AsRef::as_ref));
     Cli::try_parse_from(words).map(|_| ()).map_err(|error| error.to_string())
 }
 
 const SERVICES: [&str; 2] = ["deploy/facecrawl.service", "deploy/facecrawl-worker@.service"];
 
-fn values<'a>(unit: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
+fn unit_values<'a>(unit: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
     unit.lines().filter_map(move |line| line.strip_prefix(key)?.strip_prefix('='))
 }
 
@@ -29,18 +29,18 @@ fn unit_commands_and_variables_are_known_to_program() {
     let names: Vec<&str> = variables().iter().map(|variable| variable.name).collect();
     for service in SERVICES {
         let unit = read(service);
-        let command: Vec<&str> = values(&unit, "ExecStart").next().unwrap().split(' ').collect();
+        let command: Vec<&str> = unit_values(&unit, "ExecStart").next().unwrap().split(' ').collect();
         assert!(command[0].ends_with("/facecrawl"), "{service}");
-        accepts(&command[1..]).unwrap();
-        for assignment in values(&unit, "Environment").flat_map(|line| line.split(' ')) {
+        parse_arguments(&command[1..]).unwrap();
+        for assignment in unit_values(&unit, "Environment").flat_map(|line| line.split(' ')) {
             let (name, _) = assignment.split_once('=').unwrap();
             assert!(names.contains(&name), "{service}: {name}");
         }
         let drain = unit.split("DRAIN_SECONDS=").nth(1).unwrap().lines().next().unwrap();
-        let stop = values(&unit, "TimeoutStopSec").next().unwrap();
+        let stop = unit_values(&unit, "TimeoutStopSec").next().unwrap();
         assert!(
             drain.parse::<u32>().unwrap() < stop.parse::<u32>().unwrap(),
-            "{service}: stopped before it has drained"
+            "{service}: TimeoutStopSec must exceed DRAIN_SECONDS"
         );
     }
 }
@@ -58,38 +58,43 @@ fn units_run_unprivileged_and_sandboxed() {
     let port =
         read(".env.example").lines().find_map(|line| line.strip_prefix("#PORT=").map(str::to_owned)).unwrap();
     assert_eq!(
-        values(&read("deploy/facecrawl.socket"), "ListenStream").next(),
+        unit_values(&read("deploy/facecrawl.socket"), "ListenStream").next(),
         Some(format!("127.0.0.1:{port}").as_str())
     );
 }
 
 #[test]
 fn proxy_limits_and_timeouts_exceed_service_limits() {
-    let number = |text: &str, before: &str| -> u64 {
+    let number_after = |text: &str, before: &str| -> u64 {
         let rest = text.split(before).nth(1).unwrap_or_else(|| panic!("{before} is missing")).trim_start();
         rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()
     };
     let config = server::Config::default();
     let largest = config.batch_limit.max(config.single_body_limit()) as u64;
-    let (answer, idle) = (config.request_timeout.as_secs(), config.connection_idle.as_secs());
+    let (request_timeout, idle_timeout) =
+        (config.request_timeout.as_secs(), config.connection_idle.as_secs());
     let (caddy, nginx) = (read("deploy/Caddyfile"), read("deploy/nginx.conf"));
-    assert!(number(&caddy, "max_size") * 1_000_000 > largest);
-    assert!(number(&nginx, "client_max_body_size") << 20 > largest);
-    let of_videos = |text: &str, before: &str| text[text.find(before).unwrap()..].to_owned();
+    assert!(number_after(&caddy, "max_size") * 1_000_000 > largest);
+    assert!(number_after(&nginx, "client_max_body_size") << 20 > largest);
+    let text_from = |text: &str, before: &str| text[text.find(before).unwrap()..].to_owned();
     let video = server::Config::default().max_video_bytes;
-    assert!(number(&of_videos(&caddy, "request_body @videos"), "max_size") * 1_000_000 > video);
-    let nginx_videos = of_videos(&nginx, "location = /videos {");
-    assert!(number(&nginx_videos, "client_max_body_size") << 20 > video);
+    assert!(number_after(&text_from(&caddy, "request_body @videos"), "max_size") * 1_000_000 > video);
+    let nginx_videos = text_from(&nginx, "location = /videos {");
+    assert!(number_after(&nginx_videos, "client_max_body_size") << 20 > video);
     assert!(nginx_videos.contains("proxy_request_buffering off"));
     assert!(
-        number(&caddy, "response_header_timeout") > answer && number(&nginx, "proxy_read_timeout") > answer
+        number_after(&caddy, "response_header_timeout") > request_timeout
+            && number_after(&nginx, "proxy_read_timeout") > request_timeout
     );
-    assert!(number(&caddy, "\t\t\tkeepalive") < idle && number(&nginx, "\n    keepalive_timeout") < idle);
+    assert!(
+        number_after(&caddy, "\t\t\tkeepalive") < idle_timeout
+            && number_after(&nginx, "\n    keepalive_timeout") < idle_timeout
+    );
     // Proxies do not buffer events.
     assert!(caddy.contains("flush_interval -1") && nginx.contains("proxy_buffering off"));
 }
 
-/// An instruction, with its continued lines joined.
+/// An instruction, whose continued lines are joined.
 struct Instruction {
     name: String,
     rest: String,
@@ -133,15 +138,15 @@ fn stages(file: &str) -> Vec<Stage> {
 }
 
 /// Returns the last stage and those that it starts from.
-fn image(stages: &[Stage]) -> Vec<&Stage> {
+fn image_stages(stages: &[Stage]) -> Vec<&Stage> {
     let base = |stage: &&Stage| stages.iter().find(|other| other.name == stage.base);
     std::iter::successors(stages.last(), base).collect()
 }
 
 const FILES: [&str; 3] = ["Dockerfile", "Dockerfile.gpu", "deploy/Dockerfile.rocm"];
 
-/// Parses the words of `["a", "b"]`.
-fn words(exec_form: &str) -> Vec<String> {
+/// Parses a command in exec form, such as `["a", "b"]`.
+fn parse_exec_form(exec_form: &str) -> Vec<String> {
     serde_json::from_str(exec_form).unwrap_or_else(|_| panic!("not in exec form: {exec_form}"))
 }
 
@@ -150,19 +155,22 @@ fn base_images_are_earlier_stages_or_pinned_versions() {
     for file in FILES {
         let stages = stages(file);
         for (at, stage) in stages.iter().enumerate() {
-            let known = stages[..at].iter().any(|other| other.name == stage.base);
+            let is_earlier_stage = stages[..at].iter().any(|other| other.name == stage.base);
             let tag = stage.base.rsplit_once(':').map_or("", |(_, tag)| tag);
-            assert!(known || !tag.is_empty() && tag != "latest", "{file}: FROM {}", stage.base);
+            assert!(is_earlier_stage || !tag.is_empty() && tag != "latest", "{file}: FROM {}", stage.base);
         }
     }
     // The compiler is recent enough for the workspace.
     let manifest = read("Cargo.toml");
-    let needed = manifest.lines().find_map(|line| line.strip_prefix("rust-version = \"1.")).unwrap();
-    let needed: u32 = needed.trim_matches('"').parse().unwrap();
+    let rust_version = manifest.lines().find_map(|line| line.strip_prefix("rust-version = \"1.")).unwrap();
+    let rust_version: u32 = rust_version.trim_matches('"').parse().unwrap();
     for file in FILES {
         let base = &stages(file)[0].base;
         let minor = base.strip_prefix("rust:1.").and_then(|rest| rest.split('-').next());
-        assert!(minor.unwrap().parse::<u32>().unwrap() >= needed, "{base}, but rust-version is 1.{needed}");
+        assert!(
+            minor.unwrap().parse::<u32>().unwrap() >= rust_version,
+            "{base}, but rust-version is 1.{rust_version}"
+        );
     }
 }
 
@@ -177,7 +185,7 @@ fn gpu_dockerfile_extends_cpu_dockerfile() {
 }
 
 /// Returns whether `.dockerignore` excludes the path.
-fn ignored(path: &str) -> bool {
+fn is_ignored(path: &str) -> bool {
     let first = path.split('/').next().unwrap();
     read(".dockerignore").lines().any(|line| line == first || line == path)
 }
@@ -195,16 +203,19 @@ fn copied_files_exist_in_context_or_earlier_stage() {
                     continue;
                 }
                 for source in words {
-                    assert!(root().join(source).exists() && !ignored(source), "{file}: COPY {copy}");
+                    assert!(root().join(source).exists() && !is_ignored(source), "{file}: COPY {copy}");
                 }
             }
         }
     }
     // Files that the build reads are not excluded.
     for path in ["Cargo.toml", "Cargo.lock", "backend", "migrations", "models.toml", "scripts"] {
-        assert!(root().join(path).exists() && !ignored(path), "{path}");
+        assert!(root().join(path).exists() && !is_ignored(path), "{path}");
     }
-    assert!(ignored(".env") && ignored("data") && ignored(".git"), "images must not contain secrets or data");
+    assert!(
+        is_ignored(".env") && is_ignored("data") && is_ignored(".git"),
+        "images must not contain secrets or data"
+    );
 }
 
 #[test]
@@ -214,9 +225,9 @@ fn downloads_are_pinned_and_package_lists_removed() {
             assert_eq!(stage.all("ADD").len(), 0, "{file}: use COPY, which downloads nothing");
             for run in stage.all("RUN") {
                 if run.contains("apt-get install") {
-                    let tidy = run.contains("--no-install-recommends")
+                    let is_clean = run.contains("--no-install-recommends")
                         && run.contains("rm -rf /var/lib/apt/lists/*");
-                    assert!(run.starts_with("apt-get update && ") && tidy, "{file}: {run}");
+                    assert!(run.starts_with("apt-get update && ") && is_clean, "{file}: {run}");
                 }
                 assert!(
                     !run.contains("cargo install") || run.contains("--locked --version "),
@@ -252,10 +263,10 @@ fn downloads_are_pinned_and_package_lists_removed() {
 #[test]
 fn container_images_run_unprivileged_with_valid_health_check() {
     let names: Vec<&str> = variables().iter().map(|variable| variable.name).collect();
-    let loader = ["LD_LIBRARY_PATH", "HOME", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"];
+    let other_variables = ["LD_LIBRARY_PATH", "HOME", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"];
     for file in FILES {
         let stages = stages(file);
-        let image = image(&stages);
+        let image = image_stages(&stages);
         let last = |name: &str| {
             let found = image.iter().find_map(|stage| stage.last(name));
             found.unwrap_or_else(|| panic!("{file}: no {name}"))
@@ -264,23 +275,23 @@ fn container_images_run_unprivileged_with_valid_health_check() {
         assert!(user.split(':').all(|id| id.parse::<u32>().is_ok_and(|id| id > 0)), "USER {user}");
         assert!(
             last("RUN").contains(&format!("--uid {}", user.split(':').next().unwrap())),
-            "USER {user} is made"
+            "the image does not create USER {user}"
         );
-        assert_eq!(words(last("ENTRYPOINT")), ["facecrawl"]);
-        accepts(&words(last("CMD"))).unwrap();
+        assert_eq!(parse_exec_form(last("ENTRYPOINT")), ["facecrawl"]);
+        parse_arguments(&parse_exec_form(last("CMD"))).unwrap();
         let (_, check) = last("HEALTHCHECK").split_once(" CMD ").unwrap();
-        assert_eq!(words(check)[0], "facecrawl");
-        accepts(&words(check)[1..]).unwrap();
+        assert_eq!(parse_exec_form(check)[0], "facecrawl");
+        parse_arguments(&parse_exec_form(check)[1..]).unwrap();
         assert_eq!(last("EXPOSE"), "8080");
         let environment: Vec<&str> = image.iter().flat_map(|stage| stage.all("ENV")).collect();
         let environment = environment.join(" ");
         assert!(environment.contains("HOST=0.0.0.0"), "{file}: {environment}");
         for assignment in environment.split(' ') {
             let (name, _) = assignment.split_once('=').unwrap();
-            let known = names.contains(&name) || loader.contains(&name);
-            assert!(known, "{file}: {name} is not a variable of this program");
+            let is_known = names.contains(&name) || other_variables.contains(&name);
+            assert!(is_known, "{file}: {name} is not a variable of this program");
         }
-        for folder in words(last("VOLUME")) {
+        for folder in parse_exec_form(last("VOLUME")) {
             assert!(
                 last("RUN").contains(&format!("chown facecrawl:facecrawl /models {folder}"))
                     || folder == "/models"

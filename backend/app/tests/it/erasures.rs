@@ -15,8 +15,8 @@ use testing::database::programs;
 use testing::files_below;
 
 /// Number of consecutive components of an embedding that are searched for. No other face has the
-/// same run of components.
-const LENGTH: usize = 12;
+/// same components.
+const COMPONENTS: usize = 12;
 /// Number of bytes from the middle of an image that are searched for.
 const PIECE_BYTES: usize = 64;
 /// Tables that contained data of the person or the sources of the images.
@@ -28,18 +28,18 @@ struct StoredForms(Vec<(&'static str, Vec<u8>)>);
 
 impl StoredForms {
     fn of(url: &str, face: &str) -> Self {
-        let select = |what: &str| {
-            psql(url, &format!("select {what} from faces where id = '{face}'")).trim().to_owned()
+        let select = |column: &str| {
+            psql(url, &format!("select {column} from faces where id = '{face}'")).trim().to_owned()
         };
         let text = select("embedding");
         let text = text.trim_matches(['[', ']']);
-        let parts: Vec<&str> = text.split(',').take(LENGTH).collect();
+        let parts: Vec<&str> = text.split(',').take(COMPONENTS).collect();
         let floats: Vec<f32> = parts.iter().map(|part| part.parse().unwrap()).collect();
         let doubles = || floats.iter().map(|value| f64::from(*value));
         // The wire format consists of dimensions and flags, followed by half-precision values with
         // the high byte first.
         let halves = hex::decode(select("encode(halfvec_send(embedding), 'hex')")).unwrap();
-        let halves = halves[4..4 + 2 * LENGTH].to_vec();
+        let halves = halves[4..4 + 2 * COMPONENTS].to_vec();
         let swapped: Vec<u8> = halves.chunks(2).flat_map(|half| [half[1], half[0]]).collect();
         let json: Vec<String> = floats.iter().map(f32::to_string).collect();
         Self(vec![
@@ -65,7 +65,7 @@ impl FileContents {
             .into_iter()
             .filter(|path| !path.components().any(|part| part.as_os_str() == "pg_wal"));
         let read = files_to_read.filter_map(|path| match std::fs::read(&path) {
-            Ok(content) => Some((path.display().to_string(), testing::unpacked(content))),
+            Ok(content) => Some((path.display().to_string(), testing::with_decompressed_gzip(content))),
             // The database deleted the file after it was listed.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => panic!("{}: {error}", path.display()),
@@ -76,7 +76,7 @@ impl FileContents {
     fn files_with(&self, searched_bytes: &[u8]) -> Vec<&str> {
         self.0
             .iter()
-            .filter(|(_, content)| testing::holds(content, searched_bytes))
+            .filter(|(_, content)| testing::contains_bytes(content, searched_bytes))
             .map(|(name, _)| name.as_str())
             .collect()
     }
@@ -95,16 +95,16 @@ fn middle_pixels(image_bytes: &[u8]) -> Vec<u8> {
     pixels.into_raw()[start..start + PIECE_BYTES].to_vec()
 }
 
-/// Starts a local site with images of two people, one of whom has two.
-async fn site() -> String {
+/// Starts a local site with two images of one person and one image of another.
+async fn start_site() -> String {
     const NAMES: [(&str, &str); 3] =
         [("Quaxphoto.jpg", "cora.jpg"), ("Quaxphoto_2.jpg", "cora_2.jpg"), ("ben.jpg", "ben.jpg")];
     let image = |name: &str| {
         let alt = if name.starts_with("Quax") { "Quaxsmile" } else { "somebody else" };
         format!("<img src=/i/{name} alt='{alt}'>")
     };
-    let decoded_files: String = NAMES.iter().map(|(name, _)| image(name)).collect();
-    let html = format!("<title>Quaxtitle</title><body>{decoded_files}</body>");
+    let images: String = NAMES.iter().map(|(name, _)| image(name)).collect();
+    let html = format!("<title>Quaxtitle</title><body>{images}</body>");
     let page = move || std::future::ready(([("etag", "\"page\"")], Html(html.clone())));
     let image_bytes = |UrlPath(name): UrlPath<String>| async move {
         let (_, file) = NAMES.iter().find(|(image_name, _)| *image_name == name).unwrap();
@@ -133,7 +133,7 @@ async fn erasure_removes_all_personal_data_from_files() {
     Output::run(&mut facecrawl(&["scan", "album"])).success();
     let service = Service::start(&mut facecrawl(&["up", "--port", "0"]));
     let caller = service.caller();
-    let path = caller.crawl(&json!({"seeds": [site().await]})).await;
+    let path = caller.crawl(&json!({"seeds": [start_site().await]})).await;
     caller.until(&path, |crawl| crawl["state"] == "completed").await;
     let found = caller.request(200, Method::POST, "/faces/search", Some(&image_json("cora.jpg"))).await;
     let faces: Vec<&str> =
@@ -174,13 +174,14 @@ async fn erasure_removes_all_personal_data_from_files() {
         let middle = image.len() / 2;
         searched_bytes.push((name.clone(), image[middle..middle + PIECE_BYTES].to_vec()));
     }
-    // The planner's samples are searched too, and the checkpoint writes everything to the files.
+    // The statistics of the planner are searched too. The checkpoint writes all data to the files.
     psql(&url, "vacuum analyze");
     psql(&url, "checkpoint");
     let blobs = folder.path().join("data/blobs");
-    let disk = |form: &str| searched_bytes.iter().find(|(name, _)| name.ends_with(form)).unwrap().1.clone();
+    let bytes_of =
+        |form: &str| searched_bytes.iter().find(|(name, _)| name.ends_with(form)).unwrap().1.clone();
     let files = FileContents::read_folder(&data);
-    assert!(files.files_with(&disk("halfvec on disk")).len() >= 2, "the table and the index contain it");
+    assert!(files.files_with(&bytes_of("halfvec on disk")).len() >= 2, "the table and the index contain it");
     for word in ["Quaxthorpe", "Quaxsmile", "Quaxtitle", "Vexborough"] {
         assert!(!files.files_with(word.as_bytes()).is_empty(), "{word}");
     }
@@ -194,11 +195,11 @@ async fn erasure_removes_all_personal_data_from_files() {
     let erase = json!({"image_id": ben["image_id"]});
     let erasure: Value = caller.request(201, Method::POST, "/erasures", Some(&erase)).await;
     assert_eq!((&erasure["images"], &erasure["subjects"]), (&json!(1), &json!(1)), "{erasure}");
-    let dump = testing::unpacked(postgres("pg_dump", &[&url]));
-    assert!(testing::holds(&dump, b"create") || testing::holds(&dump, b"CREATE"));
+    let dump = testing::with_decompressed_gzip(postgres("pg_dump", &[&url]));
+    assert!(testing::contains_bytes(&dump, b"create") || testing::contains_bytes(&dump, b"CREATE"));
     let stored = FileContents::read_folder(&blobs);
     for (name, bytes) in &searched_bytes {
-        assert!(!testing::holds(&dump, bytes), "{name} is in the dump");
+        assert!(!testing::contains_bytes(&dump, bytes), "{name} is in the dump");
         assert_eq!(stored.files_with(bytes), [] as [&str; 0], "{name}");
     }
     let decoded_files = stored.decoded();

@@ -1,5 +1,5 @@
-//! Tests `scripts/gpu-check` with the real program on this machine, and with programs that pretend
-//! to have a GPU.
+//! Tests `scripts/gpu-check` with the real program on this machine, and with programs that simulate
+//! a GPU.
 use crate::common::service::Output;
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ fn script() -> PathBuf {
 }
 
 /// Runs the script and reads its report.
-fn check(folder: &Path, binary: &Path, args: &[impl AsRef<std::ffi::OsStr>]) -> (Output, Value) {
+fn run_check(folder: &Path, binary: &Path, args: &[impl AsRef<std::ffi::OsStr>]) -> (Output, Value) {
     let out = folder.join("gpu-check.json");
     let mut command = Command::new("python3");
     command.arg(script()).args(["--binary".as_ref(), binary.as_os_str(), "--out".as_ref(), out.as_os_str()]);
@@ -38,8 +38,8 @@ fn image_folder(image: &str, extra_args: &[&str]) -> (tempfile::TempDir, Vec<Str
 }
 
 fn outcome<'a>(report: &'a Value, check: &str) -> (&'a str, &'a str) {
-    let all = report["checks"].as_array().unwrap();
-    let row = all.iter().find(|row| row["check"] == check).unwrap_or_else(|| panic!("{check}: {report}"));
+    let checks = report["checks"].as_array().unwrap();
+    let row = checks.iter().find(|row| row["check"] == check).unwrap_or_else(|| panic!("{check}: {report}"));
     (row["outcome"].as_str().unwrap(), row["reason"].as_str().unwrap_or_default())
 }
 
@@ -47,7 +47,7 @@ fn outcome<'a>(report: &'a Value, check: &str) -> (&'a str, &'a str) {
 #[test]
 fn gpu_checks_are_skipped_without_gpu() {
     let (folder, args) = image_folder("ada.jpg", &[]);
-    let (finished, report) = check(folder.path(), Path::new(env!("CARGO_BIN_EXE_facecrawl")), &args);
+    let (finished, report) = run_check(folder.path(), Path::new(env!("CARGO_BIN_EXE_facecrawl")), &args);
     assert_eq!(finished.status, 0, "{finished:?}");
     for cpu in ["device", "models", "cpu_test", "cpu_faces", "cpu_bench", "strict_refusal"] {
         assert_eq!(outcome(&report, cpu).0, "passed", "{cpu}: {report}");
@@ -63,24 +63,24 @@ fn gpu_checks_are_skipped_without_gpu() {
 
 /// Writes a program that claims to have a GPU and finds `faces` faces. On the GPU, it finds the
 /// first face `shift` pixels further to the right and with the embedding `[1, turn]`. The report
-/// states that the GPU's operations run on `place`.
-fn write_fake_program(folder: &Path, faces: usize, shift: f64, turn: f64, place: &str) -> PathBuf {
-    let path = folder.join("pretender");
+/// states that the GPU's operations run on `device`.
+fn write_fake_program(folder: &Path, faces: usize, shift: f64, turn: f64, device: &str) -> PathBuf {
+    let path = folder.join("fake_program");
     let program = format!(
         r#"#!/usr/bin/env python3
 import json, os, sys
 gpu = os.environ.get("FACE_DETECTION_GPU") == "true"
-place = "{place}" if gpu or os.environ.get("VIDEO_DECODING_GPU") == "true" else "cpu"
+device = "{device}" if gpu or os.environ.get("VIDEO_DECODING_GPU") == "true" else "cpu"
 if sys.argv[1] == "gpu":
     names = ("face_detection", "face_embedding", "image_processing", "image_enhancement", "quality_checks", "video_decoding")
-    print(json.dumps({{"devices": [{{"name": "pretended"}}], "backends": ["cpu", "cuda"], "runtime_version": "1",
-        "operations": [{{"operation": n, "effective": place, "reason": "no driver" if place in ("cpu", "none") else None}} for n in names]}}))
+    print(json.dumps({{"devices": [{{"name": "simulated"}}], "backends": ["cpu", "cuda"], "runtime_version": "1",
+        "operations": [{{"operation": n, "effective": device, "reason": "no driver" if device in ("cpu", "none") else None}} for n in names]}}))
 elif sys.argv[1] == "detect":
     first = {{"bbox": {{"x": 10 + ({shift} if gpu else 0), "y": 10, "width": 50, "height": 60}}, "embedding": [1.0, {turn} if gpu else 0.0]}}
     faces = [first] + [{{"bbox": {{"x": 10 + 60 * n, "y": 10, "width": 52, "height": 60}}, "embedding": [1.0, 0.0]}} for n in range(1, {faces})]
-    print(json.dumps({{"results": [{{"file": f, "faces": faces, "devices": {{"face_detection": place, "face_embedding": place}}}} for f in sys.argv[3:]]}}))
+    print(json.dumps({{"results": [{{"file": f, "faces": faces, "devices": {{"face_detection": device, "face_embedding": device}}}} for f in sys.argv[3:]]}}))
 else:
-    sys.exit("not pretended")
+    sys.exit("not simulated")
 "#
     );
     std::fs::write(&path, program).unwrap();
@@ -89,17 +89,17 @@ else:
 }
 
 /// Runs the check `agreement` on such a program.
-fn agreement(faces: usize, shift: f64, turn: f64, place: &str) -> (i32, Value) {
+fn agreement(faces: usize, shift: f64, turn: f64, device: &str) -> (i32, Value) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.jpg"), "never read").unwrap();
-    let binary = write_fake_program(folder.path(), faces, shift, turn, place);
+    let binary = write_fake_program(folder.path(), faces, shift, turn, device);
     let args = [
         "--images",
         folder.path().to_str().unwrap(),
         "--only",
         "provider,agreement,video_decoding,embedding_throughput",
     ];
-    let (finished, report) = check(folder.path(), &binary, &args);
+    let (finished, report) = run_check(folder.path(), &binary, &args);
     (finished.status, report)
 }
 
@@ -153,31 +153,31 @@ sys.stderr.write(done.stderr)
 if not gpu or done.returncode:
     sys.stdout.write(done.stdout)
     sys.exit(done.returncode)
-answer = json.loads(done.stdout)
+output = json.loads(done.stdout)
 if "--test" in args:
-    answer["tests"] += [test | {"provider": "cuda", "device": "cuda:0"} for test in answer["tests"] if test["provider"] == "cpu"]
-    answer["tests"] = [test for test in answer["tests"] if test["outcome"] == "passed"]
+    output["tests"] += [test | {"provider": "cuda", "device": "cuda:0"} for test in output["tests"] if test["provider"] == "cpu"]
+    output["tests"] = [test for test in output["tests"] if test["outcome"] == "passed"]
 elif args[0] == "gpu":
-    answer["backends"].append("cuda")
-    answer["devices"] = [{"id": 0, "name": "dressed up"}]
-    for operation in answer["operations"]:
+    output["backends"].append("cuda")
+    output["devices"] = [{"id": 0, "name": "simulated"}]
+    for operation in output["operations"]:
         operation["effective"] = "cuda:0"
 elif args[0] == "detect":
-    for result in answer["results"]:
+    for result in output["results"]:
         result["devices"] = dict.fromkeys(result["devices"], "cuda:0")
 else:
-    for operation, sizes in answer["benchmark_results"].items():
+    for operation, sizes in output["benchmark_results"].items():
         for size, sides in sizes.items():
             side = json.loads(json.dumps(sides["gpu_false"]))
             side["on_gpu"] = "all"
             side["cpu_ms_per_image"] = (side["cpu_ms_per_image"] or 1.0) / 2
             sides["gpu_true"] = side
-            answer["analysis"]["performance_gains"][operation] = {size: {"time_improvement_percent": 0.0}}
+            output["analysis"]["performance_gains"][operation] = {size: {"time_improvement_percent": 0.0}}
             if wanted:
                 del sides["gpu_false"]
-print(json.dumps(answer))
+print(json.dumps(output))
 "#;
-    let path = folder.join("dressed_up");
+    let path = folder.join("wrapper");
     let real = format!("{:?}", env!("CARGO_BIN_EXE_facecrawl"));
     std::fs::write(&path, program.replace("REAL", &real)).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -193,15 +193,15 @@ fn every_check_parses_program_output() {
          batch_size,tensorrt",
     ];
     let (folder, args) = image_folder("ada_wide.jpg", &only);
-    let (_, report) = check(folder.path(), &write_wrapper(folder.path()), &args);
+    let (_, report) = run_check(folder.path(), &write_wrapper(folder.path()), &args);
     let expected = "device provider gpu_test agreement strict_start pixel_operations \
          embedding_throughput pipeline small_memory batch_size tensorrt";
     for row in expected.split(' ') {
         assert_eq!(outcome(&report, row), ("passed", ""), "{row}: {report}");
     }
     let facts = |check: &str| {
-        let all = report["checks"].as_array().unwrap();
-        all.iter().find(|row| row["check"] == check).unwrap()["facts"].clone()
+        let checks = report["checks"].as_array().unwrap();
+        checks.iter().find(|row| row["check"] == check).unwrap()["facts"].clone()
     };
     assert_eq!(
         (&facts("agreement")["faces"], &facts("agreement")["largest_box_difference_px"]),

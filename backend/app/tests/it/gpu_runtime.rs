@@ -22,7 +22,7 @@ fn gpu_runtime(folder: &TestFolder, args: &[&str], variables: &[(&str, &str)]) -
 #[test]
 fn any_config_layer_can_request_gpu_libraries() {
     let folder = TestFolder::new();
-    assert_eq!(gpu_runtime(&folder, &[], &[]), "", "no operation asks for a GPU");
+    assert_eq!(gpu_runtime(&folder, &[], &[]), "", "no operation uses a GPU");
     assert_eq!(gpu_runtime(&folder, &[], &[("ALL_GPU", "true")]), "cuda");
     assert_eq!(gpu_runtime(&folder, &["--set", "FACE_DETECTION_GPU=1", "gpu"], &[]), "cuda");
     folder.put("facecrawl.toml", "quality_checks_gpu = true");
@@ -71,8 +71,8 @@ fn selects_runtime_library_by_gpu_settings() {
     assert_eq!(selected_library(&operator_library), std::path::Path::new("/own/libonnxruntime.so"));
 }
 
-/// A checkout that contains only the script. Its `python3` runs `fetch_script` instead of
-/// pip and counts its calls.
+/// A checkout that contains only the script. Its `unpack-wheels` records each call and runs
+/// `fetch_script`.
 struct Checkout(tempfile::TempDir);
 
 impl Checkout {
@@ -83,8 +83,8 @@ impl Checkout {
             std::fs::create_dir_all(to.parent().unwrap()).unwrap();
             std::fs::copy(root().join("scripts").join(file), to).unwrap();
         }
-        checkout.script("bin/python3", "exit 0");
-        checkout.script(
+        checkout.write_script("bin/python3", "exit 0");
+        checkout.write_script(
             "scripts/unpack-wheels",
             &format!("echo \"$2\" >>calls\nmkdir -p \"$3\"\n{fetch_script}"),
         );
@@ -95,7 +95,7 @@ impl Checkout {
         self.0.path()
     }
 
-    fn script(&self, name: &str, text: &str) {
+    fn write_script(&self, name: &str, text: &str) {
         let path = self.path().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
@@ -137,7 +137,7 @@ fn failed_fetch_keeps_existing_libraries() {
     let checkout = Checkout::new("[ \"$2\" = onnxruntime-gpu ]");
     checkout.run(&[]).fails(1, &["could not be fetched"]);
     let exists = |name: &str| checkout.path().join(".runtime").join(name).exists();
-    assert!(!exists("cuda") && !exists(".cuda"), "complete or absent");
+    assert!(!exists("cuda") && !exists(".cuda"), "no incomplete folder may be left");
 
     let existing_library = checkout.path().join(".runtime/cuda/libonnxruntime.so");
     std::fs::create_dir_all(existing_library.parent().unwrap()).unwrap();
@@ -151,15 +151,15 @@ fn unsupported_requests_are_rejected_with_alternatives() {
     let checkout = Checkout::new("true");
     checkout.run(&["magic"]).fails(1, &["allowed: cuda, rocm"]);
     checkout.run(&["rocm"]).fails(1, &["ROCm 7.2.4", "onnxruntime-migraphx .runtime/rocm"]);
-    checkout.script("bin/uname", "[ \"$1\" = -s ] && echo Linux || echo aarch64");
+    checkout.write_script("bin/uname", "[ \"$1\" = -s ] && echo Linux || echo aarch64");
     checkout.run(&[]).fails(1, &["Linux aarch64", "ORT_DYLIB_PATH"]);
-    checkout.script("bin/uname", "[ \"$1\" = -s ] && echo Linux || echo x86_64");
-    checkout.script("bin/df", "echo header; echo disk 0 0 2000000 0 /");
+    checkout.write_script("bin/uname", "[ \"$1\" = -s ] && echo Linux || echo x86_64");
+    checkout.write_script("bin/df", "echo header; echo disk 0 0 2000000 0 /");
     checkout.run(&[]).fails(1, &["5 GB", "there are 2 GB"]);
     assert_eq!(checkout.calls(), "");
 }
 
-fn runtime() -> PathBuf {
+fn runtime_folder() -> PathBuf {
     let runtime = root().join(".runtime/cuda");
     assert!(runtime.join(".complete").exists(), "run ./scripts/gpu-runtime");
     runtime
@@ -176,7 +176,7 @@ fn facecrawl(folder: &TestFolder, args: &[&str]) -> Command {
 
 /// Returns the reason of a report. All five operations of ONNX Runtime must run on the CPU for the
 /// same reason.
-fn reason(report: &Value) -> (String, String, String) {
+fn common_reason(report: &Value) -> (String, String, String) {
     let operations = report["operations"].as_array().unwrap();
     assert_eq!((operations.len(), &operations[5]["operation"]), (6, &"video_decoding".into()));
     let operations = &operations[..5];
@@ -188,14 +188,18 @@ fn reason(report: &Value) -> (String, String, String) {
         let expected = (result.0.clone(), result.1.clone());
         assert_eq!((field(op, "reason_kind"), field(op, "reason")), expected, "{op}");
     }
-    assert!(!result.1.contains(".cc:") && !result.1.contains('\n'), "plain and one line: {}", result.1);
+    assert!(
+        !result.1.contains(".cc:") && !result.1.contains('\n'),
+        "the reason must be one line of plain text: {}",
+        result.1
+    );
     result
 }
 
 /// Creates a folder with only the libraries of ONNX Runtime itself. Hard links are necessary,
 /// because the loader searches the folder of the target of a symbolic link.
 fn onnx_runtime_only() -> tempfile::TempDir {
-    let from = runtime();
+    let from = runtime_folder();
     let folder = tempfile::tempdir_in(from.parent().unwrap()).unwrap();
     for entry in std::fs::read_dir(&from).unwrap().map(|entry| entry.unwrap()) {
         let name = entry.file_name().into_string().unwrap();
@@ -215,7 +219,7 @@ fn missing_library_error_names_package() {
     let (folder, runtime) = (TestFolder::new(), onnx_runtime_only());
     let mut command = facecrawl(&folder, &["gpu", "--json"]);
     command.env("ORT_DYLIB_PATH", runtime.path().join("libonnxruntime.so"));
-    let (kind, message, detail) = reason(&Output::run(&mut command).success().json());
+    let (kind, message, detail) = common_reason(&Output::run(&mut command).success().json());
     assert_eq!(kind, "library_missing");
     assert!(
         message.starts_with("cuda: the library libcublasLt.so.13 is missing; `./scripts/gpu-runtime`"),
@@ -229,7 +233,7 @@ fn missing_library_error_names_package() {
 #[ignore = "needs ./scripts/gpu-runtime"]
 fn missing_tensorrt_is_distinguished_from_missing_cuda() {
     let folder = TestFolder::new();
-    let _ = runtime();
+    let _ = runtime_folder();
     let mut build = facecrawl(&folder, &["models", "build"]);
     let refused = Output::run(build.env("GPU_BACKEND", "tensorrt"))
         .fails(1, &["libnvinfer.so.10 is missing; install TensorRT 10"]);
@@ -241,10 +245,10 @@ fn missing_tensorrt_is_distinguished_from_missing_cuda() {
 #[ignore = "needs ./scripts/gpu-runtime"]
 fn missing_driver_is_reported_once_with_libraries_loaded() {
     let folder = TestFolder::new();
-    let _ = runtime();
+    let _ = runtime_folder();
     let mut command = facecrawl(&folder, &["gpu", "--json"]);
     let finished = Output::run(command.env("LOG_LEVEL", "info")).success();
-    let (kind, message, detail) = reason(&finished.json());
+    let (kind, message, detail) = common_reason(&finished.json());
     assert_eq!(kind, "driver_missing", "this test is for machines without NVIDIA's driver: {message}");
     assert!(message.contains("install driver 580 or newer"), "{message}");
     assert!(detail.contains("libcuda.so.1: cannot open shared object file"), "{detail}");
@@ -269,7 +273,7 @@ fn missing_driver_is_reported_once_with_libraries_loaded() {
 #[ignore = "needs ./scripts/gpu-runtime"]
 fn force_gpu_only_error_has_three_lines() {
     let folder = TestFolder::new();
-    let _ = runtime();
+    let _ = runtime_folder();
     let refused = Output::run(facecrawl(&folder, &["gpu"]).env("FORCE_GPU_ONLY", "true")).assert_status(1);
     let message: Vec<&str> = refused.stderr.lines().collect();
     assert_eq!(message.len(), 3, "{}", refused.stderr);
@@ -309,7 +313,7 @@ const DRIVER: &str = r#"
 "#;
 
 /// Returns the reason with a driver of `version` that supports `cuda` and returns `code`.
-fn with_driver(version: &str, cuda: u32, code: u32) -> (String, String, String) {
+fn reason_with_driver(version: &str, cuda: u32, code: u32) -> (String, String, String) {
     let folder = TestFolder::new();
     let text = DRIVER.replace("CODE", &code.to_string()).replace("CUDA", &cuda.to_string());
     let text = if cuda < 12000 { text.replace("fn cuTensorMapEncodeTiled", "fn cuElse") } else { text };
@@ -320,20 +324,20 @@ fn with_driver(version: &str, cuda: u32, code: u32) -> (String, String, String) 
     for name in ["libnvidia-ml.so.1", "libnvidia-ml.so"] {
         std::fs::copy(&library, driver_folder.join(name)).unwrap();
     }
-    let _ = runtime();
+    let _ = runtime_folder();
     let mut command = facecrawl(&folder, &["gpu", "--json"]);
-    reason(&Output::run(command.env("LD_LIBRARY_PATH", driver_folder)).success().json())
+    common_reason(&Output::run(command.env("LD_LIBRARY_PATH", driver_folder)).success().json())
 }
 
 #[test]
 #[ignore = "needs ./scripts/gpu-runtime"]
 fn outdated_driver_error_names_both_versions() {
-    let (kind, message, detail) = with_driver("535.183.01", 12020, 100);
+    let (kind, message, detail) = reason_with_driver("535.183.01", 12020, 100);
     assert_eq!(kind, "driver_too_old", "{detail}");
     assert!(message.contains("driver 535.183.01 is too old; CUDA 13 needs 580 or newer"), "{message}");
     assert!(detail.contains("CUDA failure 35: CUDA driver version is insufficient"), "{detail}");
     // Drivers older than CUDA 12 lack an entry point that the provider is linked with.
-    let (kind, message, detail) = with_driver("470.256.02", 11040, 0);
+    let (kind, message, detail) = reason_with_driver("470.256.02", 11040, 0);
     assert_eq!(kind, "driver_too_old", "{detail}");
     assert!(message.contains("driver 470.256.02 is too old"), "{message}");
     assert!(detail.contains("undefined symbol: cuTensorMapEncodeTiled"), "{detail}");
@@ -342,7 +346,7 @@ fn outdated_driver_error_names_both_versions() {
 #[test]
 #[ignore = "needs ./scripts/gpu-runtime"]
 fn cuda_error_codes_map_to_reason_kinds() {
-    for (code, gpu_runtime, said_too) in [
+    for (code, expected_kind, expected_message) in [
         (100, "no_device", "the driver lists 2 GPUs, but this process has no access to them"),
         (101, "device_id", "there is no GPU with the number 0; the driver lists 2 GPUs"),
         (2, "out_of_memory", "lower GPU_MEMORY_LIMIT_GB"),
@@ -351,9 +355,9 @@ fn cuda_error_codes_map_to_reason_kinds() {
         (209, "device_unsupported", "compute capability 7.5 or newer"),
         (999, "failed", "CUDA failure 999: unknown error"),
     ] {
-        let (kind, message, detail) = with_driver("580.95.05", 13000, code);
-        assert_eq!(kind, gpu_runtime, "{code}: {detail}");
-        assert!(message.contains(said_too), "{code}: {message}");
+        let (kind, message, detail) = reason_with_driver("580.95.05", 13000, code);
+        assert_eq!(kind, expected_kind, "{code}: {detail}");
+        assert!(message.contains(expected_message), "{code}: {message}");
         assert!(detail.contains(&format!("CUDA failure {code}: ")), "{code}: {detail}");
     }
 }

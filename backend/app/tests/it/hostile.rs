@@ -1,9 +1,9 @@
 //! Tests hostile input. The crawl of a hostile site ends within its limits and with little memory.
-//! Each damaged video ends with a result or a documented reason, and leaves nothing behind.
+//! Each damaged video ends with a result or a documented reason, and leaves no files.
 #![cfg(target_os = "linux")]
 
 use crate::common::service::{Caller, Service, TestFolder, client, descendants};
-use crate::common::sites::{gzip, hostile_routes, huge, serve};
+use crate::common::sites::{gzip, hostile_routes, huge_body, serve};
 use axum::extract::Path as UrlPath;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{Html, Redirect};
@@ -40,7 +40,10 @@ async fn site(good: Vec<u8>) -> String {
         .route(
             "/announced",
             route(|| async {
-                ([(CONTENT_TYPE, "text/html"), ("content-length".parse().unwrap(), "10737418240")], huge())
+                (
+                    [(CONTENT_TYPE, "text/html"), ("content-length".parse().unwrap(), "10737418240")],
+                    huge_body(),
+                )
             }),
         )
         .route("/map.xml", route(|| async move { ([(CONTENT_TYPE, "application/xml")], map) }))
@@ -97,7 +100,7 @@ async fn hostile_site_crawl_ends_within_limits() {
     assert!(peak < initial_peak + MAX_GROWTH, "{} MiB before, {} MiB after", initial_peak >> 20, peak >> 20);
 }
 
-/// Number of files without `MUTATED_FILES`.
+/// Number of files unless `MUTATED_FILES` is set.
 const FILES: usize = 30;
 /// The reasons that docs/reference/REASONS.md documents for files that cannot be read.
 const REASONS: [&str; 4] = ["not_a_video", "unsupported_codec", "corrupt_video", "video_too_large"];
@@ -166,14 +169,14 @@ fn open_files(process: u32, folder: &Path) -> Vec<PathBuf> {
     paths.filter(|path| path.starts_with(folder)).collect()
 }
 
-async fn until_none<T: PartialEq + Default + std::fmt::Debug>(what: &str, find: impl Fn() -> T) {
+async fn wait_until_none<T: PartialEq + Default + std::fmt::Debug>(label: &str, find: impl Fn() -> T) {
     let started = Instant::now();
     loop {
         let remaining = find();
         if remaining == T::default() {
             return;
         }
-        assert!(started.elapsed() < MAX_WAIT, "{what} left: {remaining:?}");
+        assert!(started.elapsed() < MAX_WAIT, "{label} left: {remaining:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -193,7 +196,7 @@ async fn damaged_videos_end_with_reason_and_leave_no_files() {
     let mut service = Service::start(&mut command);
     let (base, process) = (service.base.clone(), service.child.id());
 
-    // The upload of a paused video remains as a file. This shows that the check at the end looks in
+    // The upload of a paused video remains as a file. This proves that the check at the end uses
     // the right folder.
     let caller = service.caller();
     let video = caller.send_video("sampling=fps=30", &complete_film).await;
@@ -212,9 +215,9 @@ async fn damaged_videos_end_with_reason_and_leave_no_files() {
     println!("{count} files: {result_counts:#?}");
     assert!(result_counts.len() > 2, "{result_counts:?}");
 
-    until_none("processes", || descendants(process)).await;
-    until_none("open files", || open_files(process, &spool)).await;
-    until_none("uploads", || uploads(&blobs)).await;
+    wait_until_none("processes", || descendants(process)).await;
+    wait_until_none("open files", || open_files(process, &spool)).await;
+    wait_until_none("uploads", || uploads(&blobs)).await;
     assert_eq!(testing::files_below(&spool), Vec::<PathBuf>::new());
     // The service still reads videos.
     assert_eq!(detect(&base, "", &complete_film).await, "completed");

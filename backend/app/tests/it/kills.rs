@@ -1,5 +1,5 @@
 //! Tests that work survives a kill of the service: completed work is kept, the next process
-//! completes the rest, and nothing is done twice.
+//! completes the rest, and no work is done twice.
 use crate::common::service::{Service, TestFolder, expire_leases, get, wait_until};
 use crate::common::sites::serve;
 use axum::Router;
@@ -20,7 +20,7 @@ use store::keys::audit::{Action, AuditFilter};
 use store::people::SubjectFilter;
 use store::{Blobs, Store};
 use testing::film::{Codec, Container, Encoding, Film, repeat};
-use testing::{Hold, TestDatabase, files_below};
+use testing::{StatementBlock, TestDatabase, files_below};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -74,15 +74,15 @@ async fn killed_crawl_resumes_without_loss_or_duplicates() {
     expire_leases(&database).await;
     site.gate.send_replace(true);
     let service = start();
-    let crawl = service.caller().ended_crawl(&path).await;
+    let crawl = service.caller().wait_for_crawl_end(&path).await;
     assert_eq!(crawl["state"], "completed", "{crawl:#}");
     assert_eq!(crawl["counts"]["images"]["failed"], 0, "{crawl:#}");
     assert_eq!(stored(&crawl), total, "every image is accounted for: {crawl:#}");
 
     let listed = service.caller().get("/images?limit=1000").await;
     let listed = listed["images"].as_array().unwrap();
-    let different: HashSet<&str> = listed.iter().map(|image| image["sha256"].as_str().unwrap()).collect();
-    assert_eq!(different.len(), listed.len(), "no image is stored twice");
+    let distinct: HashSet<&str> = listed.iter().map(|image| image["sha256"].as_str().unwrap()).collect();
+    assert_eq!(distinct.len(), listed.len(), "no image is stored twice");
     assert_eq!(listed.len() as i64, crawl["counts"]["images"]["processed"].as_i64().unwrap());
 }
 
@@ -103,8 +103,8 @@ async fn collection_deletion_completes_after_kill() {
     let service = Service::up(&folder, &database);
     let caller = service.caller();
     caller.request(404, Method::GET, "/collections/press", None).await;
-    let erased = "/audit?action=collection.erased";
-    caller.until(erased, |log| !log["records"].as_array().unwrap().is_empty()).await;
+    let audit_path = "/audit?action=collection.erased";
+    caller.until(audit_path, |log| !log["records"].as_array().unwrap().is_empty()).await;
     assert_eq!(files_below(&blobs), [] as [std::path::PathBuf; 0]);
     assert_eq!(caller.get("/jobs?state=discarded").await["jobs"], json!([]));
 }
@@ -142,15 +142,17 @@ async fn reembed_resumes_after_kill_without_repeating_faces() {
     }
     let model = store.models().register("other", "other", 3).await.unwrap().id;
     let outdated = async || {
-        let (all_models, outdated_except_test_model) =
-            (store.models().count_outdated(collection, 0), store.models().count_outdated(collection, model));
+        let (all_models, outdated_except_test_model) = (
+            store.models().count_outdated_faces(collection, 0),
+            store.models().count_outdated_faces(collection, model),
+        );
         all_models.await.unwrap() - outdated_except_test_model.await.unwrap()
     };
     assert_eq!(outdated().await, COPIES);
     // The second batch is blocked, so that the process is killed in the middle on any machine.
     let condition =
         "exists (select from faces f join embedding_models m on m.id = f.model_id where m.name <> 'other')";
-    let hold = Hold::at(&database, "update", "faces", condition).await;
+    let hold = StatementBlock::create(&database, "update", "faces", condition).await;
     let mut killed = folder.facecrawl_with(&database, &["reembed"]);
     let mut killed = killed.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     wait_until("the first faces", async || outdated().await < COPIES).await;
@@ -220,8 +222,11 @@ async fn clustering_resumes_after_kill_with_same_result() {
         let collection = default_collection(&store).await;
         // The second step is blocked, so that the process is killed in the middle on any machine.
         let condition = "exists (select from clusterings where looked > 0)";
-        let hold =
-            if kill { Some(Hold::at(&database, "update", "clusterings", condition).await) } else { None };
+        let hold = if kill {
+            Some(StatementBlock::create(&database, "update", "clusterings", condition).await)
+        } else {
+            None
+        };
         service.caller().request(202, Method::POST, "/collections/default/cluster", Some(&json!({}))).await;
         if kill {
             let hold = hold.unwrap();
@@ -237,12 +242,12 @@ async fn clustering_resumes_after_kill_with_same_result() {
             expire_leases(&database).await;
             service = start();
         }
-        let ended = |run: &serde_json::Value| run["state"] != "running" && run["state"] != "queued";
-        let run = service.caller().until("/collections/default/cluster", ended).await;
+        let has_ended = |run: &serde_json::Value| run["state"] != "running" && run["state"] != "queued";
+        let run = service.caller().until("/collections/default/cluster", has_ended).await;
         assert_eq!(
             (&run["state"], &run["looked"]),
             (&json!("completed"), &json!(SYNTHETIC_FACES)),
-            "each face once: {run}"
+            "each face is processed once: {run}"
         );
         found.push(clusters(&store).await);
     }
@@ -277,7 +282,7 @@ async fn retention_resumes_after_kill_and_deletes_all_blobs() {
     assert_eq!(files_below(&blob_folder).len(), EXPIRED);
     // The second batch is blocked, so that the process is killed in the middle on any machine.
     let condition = "exists (select from audit_log)";
-    let hold = Hold::at(&database, "insert", "audit_log", condition).await;
+    let hold = StatementBlock::create(&database, "insert", "audit_log", condition).await;
     let mut service = start();
     wait_until("the first images", async || erased().await > 0).await;
     service.kill();
@@ -315,15 +320,15 @@ async fn sweep_reports_orphans_and_missing_blobs() {
             .map(|name| (name.to_owned(), found[name].as_u64().unwrap()))
             .into()
     };
-    let of = |blobs, orphans, removed, missing| -> BTreeMap<String, u64> {
+    let expected = |blobs, orphans, removed, missing| -> BTreeMap<String, u64> {
         let names = [("blobs", blobs), ("missing", missing), ("orphans", orphans), ("removed", removed)];
         names.map(|(name, count)| (name.to_owned(), count)).into()
     };
-    assert_eq!(counts(0, &["--dry-run", "--json"]), of(5, 1, 0, 0), "a dry run removes nothing");
-    assert_eq!(counts(0, &["--json"]), of(5, 1, 1, 0));
+    assert_eq!(counts(0, &["--dry-run", "--json"]), expected(5, 1, 0, 0), "a dry run removes nothing");
+    assert_eq!(counts(0, &["--json"]), expected(5, 1, 1, 0));
     assert!(
         !blob_folder.join(&old).exists() && blob_folder.join(&new).exists(),
-        "the new blob may still get its row"
+        "a row may still be inserted for the new blob"
     );
     let chip = files_below(&blob_folder.join("chips")).remove(0);
     std::fs::remove_file(&chip).unwrap();
@@ -332,17 +337,17 @@ async fn sweep_reports_orphans_and_missing_blobs() {
     assert!(output.contains("missing: chips/"), "{output}");
 }
 
-/// Returns what must not depend on interruptions.
+/// Returns the properties of tracks that must not depend on interruptions.
 fn summaries(tracks: &Value) -> Vec<Value> {
     let without_ids = |track: &Value| {
-        let shots: Vec<Value> = track["faces"].as_array().unwrap().iter().map(shot).collect();
+        let shots: Vec<Value> = track["faces"].as_array().unwrap().iter().map(shot_properties).collect();
         json!([track["person"], track["start_ms"], track["end_ms"], track["samples"], track["boxes"], shots])
     };
     assert_eq!(tracks["next_cursor"], Value::Null);
     tracks["tracks"].as_array().unwrap().iter().map(without_ids).collect()
 }
 
-fn shot(face: &Value) -> Value {
+fn shot_properties(face: &Value) -> Value {
     json!([face["at_ms"], face["quality"]])
 }
 
@@ -350,10 +355,10 @@ fn shot(face: &Value) -> Value {
 #[testing::test(flavor = "multi_thread")]
 async fn video_analysis_resumes_after_kills_with_same_tracks() {
     let folder = TestFolder::new();
-    let (once, path) = (folder.path().join("once.mkv"), folder.path().join("film.mkv"));
+    let (single_film, path) = (folder.path().join("once.mkv"), folder.path().join("film.mkv"));
     let encoding = Encoding::new(Codec::H264, Container::Mkv);
-    Film::standard().encode(&encoding, &once).unwrap();
-    repeat(&once, 5, &encoding, &path).unwrap();
+    Film::standard().encode(&encoding, &single_film).unwrap();
+    repeat(&single_film, 5, &encoding, &path).unwrap();
     let film = std::fs::read(&path).unwrap();
     let database = TestDatabase::create().await;
     let spool = folder.path().join("spool");
@@ -377,20 +382,20 @@ async fn video_analysis_resumes_after_kills_with_same_tracks() {
         let kept = service.caller().get(&video).await;
         assert!(kept["read_ms"].as_i64() >= Some(stored_ms), "{kept}");
     }
-    let ended = |video: &Value| video["finished_at"].is_string();
+    let has_ended = |video: &Value| video["finished_at"].is_string();
     let caller = service.caller();
-    let interrupted = caller.until(&video, ended).await;
+    let interrupted = caller.until(&video, has_ended).await;
     assert_eq!((&interrupted["state"], &interrupted["reason"]), (&json!("completed"), &Value::Null));
     let found = summaries(&caller.get(&format!("{video}/tracks?limit=1000")).await);
 
     caller.request(201, Method::POST, "/collections", Some(&json!({"name": "undisturbed"}))).await;
     let other = caller.send_video("sampling=fps=5&collection=undisturbed", &film).await;
-    let undisturbed = caller.until(&other, ended).await;
+    let undisturbed = caller.until(&other, has_ended).await;
     let expected = summaries(&caller.get(&format!("{other}/tracks?limit=1000")).await);
     assert!(expected.len() > 40, "{}", expected.len());
     assert_eq!(found, expected);
-    for same in ["people", "frames", "unidentified_tracks", "read_ms"] {
-        assert_eq!(interrupted[same], undisturbed[same], "{same}");
+    for field in ["people", "frames", "unidentified_tracks", "read_ms"] {
+        assert_eq!(interrupted[field], undisturbed[field], "{field}");
     }
     // Nothing is stored twice.
     let faces = |collection: &str| format!("/faces?limit=1000&collection={collection}");

@@ -39,7 +39,7 @@ struct Rule {
     annotations: BTreeMap<String, String>,
 }
 
-fn alerts() -> Vec<Rule> {
+fn alert_rules() -> Vec<Rule> {
     let alerts: Alerts = serde_saphyr::from_str(&read("docs/monitoring/alerts.yml")).unwrap();
     assert_eq!(alerts.groups.iter().map(|group| group.name.as_str()).collect::<Vec<_>>(), ["facecrawl"]);
     alerts.groups.into_iter().flat_map(|group| group.rules).collect()
@@ -47,7 +47,7 @@ fn alerts() -> Vec<Rule> {
 
 /// Returns title and expression of each query of the dashboard, with Grafana's own variables
 /// replaced with values.
-fn dashboard() -> Vec<(String, String)> {
+fn dashboard_queries() -> Vec<(String, String)> {
     let dashboard: Value = serde_json::from_str(&read("docs/monitoring/dashboard.json")).unwrap();
     let mut queries = Vec::new();
     for panel in dashboard["panels"].as_array().unwrap() {
@@ -100,7 +100,7 @@ fn collect(expression: &Expr, grouped: &BTreeSet<String>, used: &mut LabelsByMet
     }
 }
 
-fn used(expressions: impl Iterator<Item = (String, String)>) -> LabelsByMetric {
+fn used_metrics(expressions: impl Iterator<Item = (String, String)>) -> LabelsByMetric {
     let mut used = LabelsByMetric::new();
     for (location, expression) in expressions {
         let parsed = parse(&expression).unwrap_or_else(|error| panic!("{location}: {error}: {expression}"));
@@ -111,7 +111,7 @@ fn used(expressions: impl Iterator<Item = (String, String)>) -> LabelsByMetric {
 
 /// Returns the metrics of a scrape and their labels. The parts of a histogram, such as `_bucket`,
 /// keep their own names.
-fn scraped(text: &str) -> LabelsByMetric {
+fn scraped_metrics(text: &str) -> LabelsByMetric {
     let mut metrics = LabelsByMetric::new();
     for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
         let (series, _) = line.rsplit_once(' ').unwrap();
@@ -126,7 +126,7 @@ fn scraped(text: &str) -> LabelsByMetric {
 }
 
 /// Reads the sources of a crate without its tests.
-fn sources(folder: &Path, text: &mut String) {
+fn read_sources(folder: &Path, text: &mut String) {
     let files = testing::files_below(folder);
     for path in files.iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs")) {
         text.push_str(&std::fs::read_to_string(path).unwrap());
@@ -141,11 +141,12 @@ fn labels_in_source(source: &str, name: &str) -> Option<BTreeSet<String>> {
     for line in source.lines().filter(|line| line.contains(&literal)) {
         constant = constant.or(line.trim().strip_prefix("const ").and_then(|rest| rest.split(':').next()));
     }
-    let places: Vec<usize> = source.match_indices(&literal).map(|(at, _)| at).collect();
+    let literal_positions: Vec<usize> = source.match_indices(&literal).map(|(at, _)| at).collect();
     let uses = constant.map(|constant| format!("!({constant}"));
-    let more = uses.iter().flat_map(|uses| source.match_indices(uses.as_str()).map(|(at, _)| at));
+    let constant_positions =
+        uses.iter().flat_map(|uses| source.match_indices(uses.as_str()).map(|(at, _)| at));
     let mut labels = None;
-    for at in places.into_iter().chain(more) {
+    for at in literal_positions.into_iter().chain(constant_positions) {
         let rest: String = source[at..].chars().take(300).collect();
         let call = rest.split(';').next().unwrap().to_owned();
         let found = call.split("=>").filter_map(|part| part.rsplit('"').nth(1)).map(str::to_owned);
@@ -155,7 +156,7 @@ fn labels_in_source(source: &str, name: &str) -> Option<BTreeSet<String>> {
 }
 
 /// Labels that Prometheus or a histogram adds.
-const OF_PROMETHEUS: [&str; 3] = ["instance", "job", "le"];
+const PROMETHEUS_LABELS: [&str; 3] = ["instance", "job", "le"];
 
 #[testing::test(flavor = "multi_thread")]
 async fn alerts_and_dashboard_use_existing_metrics_and_labels() {
@@ -167,23 +168,23 @@ async fn alerts_and_dashboard_use_existing_metrics_and_labels() {
     let (_, metrics) = get(&format!("{}/metrics", service.base)).await;
     service.stop();
 
-    let mut shown = scraped(&metrics);
-    shown.insert("up".into(), BTreeSet::new());
+    let mut exported = scraped_metrics(&metrics);
+    exported.insert("up".into(), BTreeSet::new());
     let mut source = String::new();
     for folder in std::fs::read_dir(root().join("backend")).unwrap() {
         let folder = folder.unwrap().path().join("src");
         if folder.is_dir() {
-            sources(&folder, &mut source);
+            read_sources(&folder, &mut source);
         }
     }
-    let of_alerts = alerts().into_iter().map(|rule| (rule.alert, rule.expr));
-    let used = used(of_alerts.chain(dashboard()));
+    let alert_queries = alert_rules().into_iter().map(|rule| (rule.alert, rule.expr));
+    let used = used_metrics(alert_queries.chain(dashboard_queries()));
     assert!(used.len() > 25, "{used:?}");
-    let mut seen = 0;
+    let mut exported_count = 0;
     for (name, labels) in &used {
-        let there = match shown.get(name) {
+        let existing_labels = match exported.get(name) {
             Some(labels) => {
-                seen += 1;
+                exported_count += 1;
                 labels.clone()
             }
             None => {
@@ -194,37 +195,40 @@ async fn alerts_and_dashboard_use_existing_metrics_and_labels() {
                 labels_in_source(&source, base).unwrap_or_else(|| panic!("there is no metric {name}"))
             }
         };
-        for label in labels.iter().filter(|label| !OF_PROMETHEUS.contains(&label.as_str())) {
-            assert!(there.contains(label), "{name} has no label {label}, but {there:?}");
+        for label in labels.iter().filter(|label| !PROMETHEUS_LABELS.contains(&label.as_str())) {
+            assert!(existing_labels.contains(label), "{name} has no label {label}, but {existing_labels:?}");
         }
     }
-    assert!(seen > 15, "most metrics must come from the service, not only from its source: {seen}");
+    assert!(
+        exported_count > 15,
+        "most metrics must come from the service, not only from its source: {exported_count}"
+    );
 }
 
 #[test]
 fn every_metric_appears_on_dashboard_or_in_alert() {
     let mut source = String::new();
     for crate_name in ["inference", "queue", "pipeline", "server", "app"] {
-        sources(&root().join("backend").join(crate_name).join("src"), &mut source);
+        read_sources(&root().join("backend").join(crate_name).join("src"), &mut source);
     }
     let endings = "_total _seconds _size _depth _bytes _utilization \
         _jobs _running _flight _connections _waiting";
-    let known: BTreeSet<&str> = (source.split('"'))
+    let metric_names: BTreeSet<&str> = (source.split('"'))
         .filter(|text| {
             text.starts_with("facecrawl_") && text.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
         })
         .filter(|text| endings.split(' ').any(|end| text.ends_with(end)))
         .collect();
-    assert!(known.len() > 20, "{known:?}");
+    assert!(metric_names.len() > 20, "{metric_names:?}");
     let text = format!("{}{}", read("docs/monitoring/dashboard.json"), read("docs/monitoring/alerts.yml"));
-    for name in known {
+    for name in metric_names {
         assert!(text.contains(name), "{name} is in no panel and no alert");
     }
 }
 
 #[test]
 fn alerts_have_severity_summary_and_operations_entry() {
-    let rules = alerts();
+    let rules = alert_rules();
     let names: BTreeSet<&str> = rules.iter().map(|rule| rule.alert.as_str()).collect();
     assert_eq!(names.len(), rules.len());
     let operations = read("docs/how-to/OPERATIONS.md");
@@ -237,7 +241,7 @@ fn alerts_have_severity_summary_and_operations_entry() {
         );
         assert!(
             operations.contains(&rule.alert),
-            "docs/how-to/OPERATIONS.md does not say what to do about {}",
+            "docs/how-to/OPERATIONS.md does not mention {}",
             rule.alert
         );
     }
@@ -284,35 +288,38 @@ async fn json_log_lines_contain_request_and_job_ids() {
     let ready: Value = serde_json::from_str(&service.wait_for("", "\"message\":\"ready\"")).unwrap();
     let base = format!("http://{}", ready["address"].as_str().unwrap());
     let detect = client().post(format!("{base}/faces/detect")).header("x-request-id", "from-the-caller");
-    let answer = detect.header("content-type", "image/jpeg").body(ada.clone()).send().await.unwrap();
-    assert_eq!(answer.headers()["x-request-id"], "from-the-caller");
+    let response = detect.header("content-type", "image/jpeg").body(ada.clone()).send().await.unwrap();
+    assert_eq!(response.headers()["x-request-id"], "from-the-caller");
     crawl(&base, ada).await;
     // Every line is one JSON object, including the first.
     let log = service.stop();
     let log: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
 
-    let with =
+    let lines_with =
         |message: &str| -> Vec<&Value> { log.iter().filter(|line| line["message"] == message).collect() };
-    let answered = with("request completed");
-    assert!(answered.len() > 2, "{log:#?}");
-    for line in &answered {
-        let request = spans(line)
+    let completed_requests = lines_with("request completed");
+    assert!(completed_requests.len() > 2, "{log:#?}");
+    for line in &completed_requests {
+        let has_request = spans(line)
             .iter()
             .any(|span| span["name"] == "http" && !span["request_id"].as_str().unwrap().is_empty());
-        assert!(request, "{line:#}");
+        assert!(has_request, "{line:#}");
     }
-    assert!(answered.iter().any(|line| line["span"]["request_id"] == "from-the-caller"), "{answered:#?}");
+    assert!(
+        completed_requests.iter().any(|line| line["span"]["request_id"] == "from-the-caller"),
+        "{completed_requests:#?}"
+    );
     // These are all lines between the claim of a job and the end of that job.
-    let of_jobs: Vec<&Value> = log
+    let job_lines: Vec<&Value> = log
         .iter()
         .filter(|line| line["target"].as_str().is_some_and(|target| target.starts_with("pipeline::worker")))
         .collect();
-    assert!(with("page read").len() == 1 && with("image done").len() == 1, "{log:#?}");
-    for line in of_jobs {
-        let job = spans(line)
+    assert!(lines_with("page read").len() == 1 && lines_with("image done").len() == 1, "{log:#?}");
+    for line in job_lines {
+        let has_job = spans(line)
             .iter()
             .any(|span| span["name"] == "job" && span["job_id"].is_string() && span["kind"].is_string());
-        assert!(job, "{line:#}");
+        assert!(has_job, "{line:#}");
     }
     for line in &log {
         assert!(
@@ -323,21 +330,21 @@ async fn json_log_lines_contain_request_and_job_ids() {
 }
 
 /// The requests to a collector: path, headers, body.
-type Sent = Arc<Mutex<Vec<(String, HeaderMap, Bytes)>>>;
+type Requests = Arc<Mutex<Vec<(String, HeaderMap, Bytes)>>>;
 
-async fn collector() -> (String, Sent) {
-    let sent = Sent::default();
-    let take = |State(sent): State<Sent>, uri: Uri, headers: HeaderMap, body: Bytes| async move {
-        sent.lock().unwrap().push((uri.path().to_owned(), headers, body));
+async fn start_collector() -> (String, Requests) {
+    let requests = Requests::default();
+    let take = |State(requests): State<Requests>, uri: Uri, headers: HeaderMap, body: Bytes| async move {
+        requests.lock().unwrap().push((uri.path().to_owned(), headers, body));
     };
-    (serve(Router::new().fallback(take).with_state(sent.clone())).await, sent)
+    (serve(Router::new().fallback(take).with_state(requests.clone())).await, requests)
 }
 
 #[testing::test(flavor = "multi_thread")]
 async fn collector_receives_spans_but_no_log_lines() {
     let ada = testing::drawing("ada.jpg");
     let database = TestDatabase::create().await;
-    let (endpoint, sent) = collector().await;
+    let (endpoint, requests) = start_collector().await;
     let folder = TestFolder::new();
     let mut command = folder.facecrawl_with(&database, &["up", "--port", "0"]);
     command
@@ -350,18 +357,19 @@ async fn collector_receives_spans_but_no_log_lines() {
     crawl(&service.base, ada).await;
     let log = tokio::task::spawn_blocking(move || service.stop()).await.unwrap();
 
-    let sent = sent.lock().unwrap();
-    assert!(!sent.is_empty(), "{log}");
-    for (path, headers, _) in sent.iter() {
+    let requests = requests.lock().unwrap();
+    assert!(!requests.is_empty(), "{log}");
+    for (path, headers, _) in requests.iter() {
         assert_eq!(path, "/v1/traces");
         assert_eq!(headers["content-type"], "application/x-protobuf");
         assert_eq!(headers["x-team"], "archive");
     }
     // Protobuf encodes strings as plain bytes.
-    let bodies: Vec<u8> = sent.iter().flat_map(|(_, _, body)| body.iter().copied()).collect();
-    let has = |text: &str| testing::holds(&bodies, text.as_bytes());
-    let sent_texts = "faces-of-the-archive followed /faces/detect scan_page scan_image analyze detect embed";
-    for text in sent_texts.split(' ') {
+    let bodies: Vec<u8> = requests.iter().flat_map(|(_, _, body)| body.iter().copied()).collect();
+    let has = |text: &str| testing::contains_bytes(&bodies, text.as_bytes());
+    let expected_texts =
+        "faces-of-the-archive followed /faces/detect scan_page scan_image analyze detect embed";
+    for text in expected_texts.split(' ') {
         assert!(has(text), "{text} was not sent");
     }
     assert!(!has("request completed") && !has("ada.jpg"), "log lines and their details are not exported");
@@ -399,6 +407,6 @@ async fn worker_serves_health_and_metrics_on_own_port() {
     let (status, metrics) = get(&format!("{}/metrics", service.base)).await;
     assert!(status == 200 && metrics.contains("facecrawl_queue_oldest_due_seconds"), "{metrics}");
     let (status, body) = get(&format!("{}/faces", service.base)).await;
-    assert!(status == 404 && body.contains("/health/ready"), "a worker is no API: {body}");
+    assert!(status == 404 && body.contains("/health/ready"), "a worker must not serve the API: {body}");
     service.stop();
 }

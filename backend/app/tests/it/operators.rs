@@ -58,10 +58,10 @@ async fn jobs_command_lists_retries_and_cancels_jobs() {
     assert_eq!(jobs(&["cancel", &all[0], &all[1], &all[2]]).success().json()["cancelled"], 3);
     assert_eq!(ids(&jobs(&["list", "--state", "cancelled"]).success().json()), all);
     jobs(&["cancel", &all[0]]).assert_status(1);
-    for refused in
+    for args in
         [&["retry"][..], &["retry", "--all", unknown], &["retry", unknown, "--kind", "work"], &["cancel"]]
     {
-        jobs(refused).assert_status(2);
+        jobs(args).assert_status(2);
     }
 
     let table = folder.run_with(&database, &["jobs", "list", "--state", "any"]).success();
@@ -102,8 +102,8 @@ async fn key_created_on_command_line_works_until_revoked() {
     };
     let keys = |args: &[&str]| Output::run(facecrawl(&["keys"]).args(args)).success();
     let mut service = Service::start(&mut facecrawl(&["--port", "0"]));
-    // At start, the service logs that there is no key yet. It answers only after that, so the key
-    // is created after the first answer.
+    // The service logs at start that there is no key, before it responds to a request. The key is
+    // therefore created after the first response.
     let url = format!("{}/faces", service.base);
     assert_eq!(get(&url).await.0, 401);
     let created = keys(&["create", "--collection", "default", "--scope", "read,search", "--expires", "90d"]);

@@ -1,5 +1,5 @@
-//! Tests several processes on one database: they store every image once although processes and the
-//! database fail, and together they keep the delay that a site asks for.
+//! Tests several processes on one database. They store every image once despite failures of
+//! processes and of the database. Together they keep the crawl delay of a site.
 #![cfg(target_os = "linux")]
 
 use crate::common::service::{Service, TestFolder, expire_leases, get};
@@ -31,7 +31,7 @@ const WORKERS: usize = 4;
 const KILLS: usize = 8;
 /// Seed of the times and the targets of the failures.
 const SEED: u64 = 0x5eed_c4a0;
-/// Time limit, which is far longer than the slowest machine needs.
+/// Time limit. It is far longer than the slowest machine needs.
 const TIMEOUT: Duration = Duration::from_secs(1200);
 
 enum Failure {
@@ -99,13 +99,13 @@ async fn image(
 }
 
 /// Repeats `query` until it returns a value. It returns `None` if the database is unavailable.
-async fn wait_for_value<T, F: Future<Output = Option<T>>>(what: &str, mut query: impl FnMut() -> F) -> T {
+async fn wait_for_value<T, F: Future<Output = Option<T>>>(event: &str, mut query: impl FnMut() -> F) -> T {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         if let Some(value) = query().await {
             return value;
         }
-        assert!(Instant::now() < deadline, "timed out waiting {what}");
+        assert!(Instant::now() < deadline, "timed out waiting {event}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -172,7 +172,7 @@ async fn failures_leave_every_image_stored_exactly_once() {
     let store = Store::connect(&config).await.unwrap();
     let jobs = Queue::new(store.pool().clone(), queue::Config::default());
     let mut random = Random(SEED);
-    let (mut stopped, mut kept_waiting) = (None, 0);
+    let (mut stopped, mut waiting_count) = (None, 0);
     for (image_count, failure) in schedule(&mut random) {
         wait_for_value("for images to be stored", async || {
             let progress = store.crawls().progress(id).await.ok()?;
@@ -192,19 +192,19 @@ async fn failures_leave_every_image_stored_exactly_once() {
                 // the write-ahead log.
                 let server_pid = Pid::from_raw(cluster.pid().unwrap() as i32).unwrap();
                 kill_process(server_pid, Signal::QUIT).unwrap();
-                cluster.exited().await;
+                cluster.wait_for_exit().await;
                 drop(cluster);
                 cluster = Cluster::start(&server).await.unwrap();
             }
             Failure::Stop => {
                 let worker = random.below(WORKERS);
                 site.gate.send_replace(false);
-                let is_its = |name: &&String| **name == agent(worker);
+                let is_of_worker = |name: &&String| **name == agent(worker);
                 let mut waiting = site.waiting.subscribe();
-                waiting.wait_for(|waiting| waiting.iter().any(|name| is_its(&name))).await.unwrap();
+                waiting.wait_for(|waiting| waiting.iter().any(|name| is_of_worker(&name))).await.unwrap();
                 workers[worker].signal(Signal::STOP);
                 // The responses for which it waits arrive after its leases have expired.
-                kept_waiting = site.waiting.borrow().iter().filter(is_its).count();
+                waiting_count = site.waiting.borrow().iter().filter(is_of_worker).count();
                 stopped = Some(worker);
                 site.gate.send_replace(true);
             }
@@ -215,14 +215,15 @@ async fn failures_leave_every_image_stored_exactly_once() {
     let suffix = format!("-{}", stopped_worker.child.id());
     wait_for_value("for the stopped worker's leases to run out", async || {
         let running = jobs.jobs().list(Some(JobState::Running), None, None, None, 1000).await.ok()?;
-        let is_its = |worker: &Option<String>| worker.as_ref().is_some_and(|name| name.ends_with(&suffix));
-        (!running.iter().any(|job| is_its(&job.locked_by))).then_some(())
+        let is_of_worker =
+            |worker: &Option<String>| worker.as_ref().is_some_and(|name| name.ends_with(&suffix));
+        (!running.iter().any(|job| is_of_worker(&job.locked_by))).then_some(())
     })
     .await;
     stopped_worker.signal(Signal::CONT);
-    assert!(kept_waiting > 0, "the stopped worker held no job");
+    assert!(waiting_count > 0, "the stopped worker held no job");
     wait_for_value("for the late results to be discarded", async || {
-        (late_results(&stopped_worker.base).await >= kept_waiting as f64).then_some(())
+        (late_results(&stopped_worker.base).await >= waiting_count as f64).then_some(())
     })
     .await;
 
@@ -254,8 +255,9 @@ async fn failures_leave_every_image_stored_exactly_once() {
     assert_eq!((faces.len(), image_ids.len()), (portraits, portraits), "each face is stored once");
 
     let stats = jobs.jobs().stats().await.unwrap();
-    let rest: Vec<_> = stats.counts.iter().filter(|(_, state, _)| *state != JobState::Completed).collect();
-    assert!(rest.is_empty(), "{rest:?}");
+    let incomplete: Vec<_> =
+        stats.counts.iter().filter(|(_, state, _)| *state != JobState::Completed).collect();
+    assert!(incomplete.is_empty(), "{incomplete:?}");
     drop(workers);
     cluster.stop().await;
 }
@@ -263,7 +265,7 @@ async fn failures_leave_every_image_stored_exactly_once() {
 const CRAWL_DELAY: Duration = Duration::from_secs(1);
 /// Both processes try to claim each page when it is due, and either can be first. With this number
 /// of pages, it is very unlikely that one process fetches all of them.
-const POLITE_PAGES: usize = 14;
+const CRAWL_DELAY_PAGES: usize = 14;
 
 #[derive(Clone)]
 struct Arrival {
@@ -272,7 +274,7 @@ struct Arrival {
     agent: String,
 }
 
-/// Records every arrival before it responds.
+/// The requests so far. Each is recorded before its response.
 type Arrivals = Arc<watch::Sender<Vec<Arrival>>>;
 
 async fn serve_page(State(site): State<Arrivals>, uri: Uri, headers: HeaderMap) -> Response {
@@ -282,7 +284,7 @@ async fn serve_page(State(site): State<Arrivals>, uri: Uri, headers: HeaderMap) 
     site.send_modify(|arrivals| arrivals.push(Arrival { at, path: path.clone(), agent }));
     match path.as_str() {
         "/robots.txt" => "user-agent: *\ncrawl-delay: 1".into_response(),
-        _ => Html((0..POLITE_PAGES).map(|n| format!("<a href=/{n}>{n}</a>")).collect::<String>())
+        _ => Html((0..CRAWL_DELAY_PAGES).map(|n| format!("<a href=/{n}>{n}</a>")).collect::<String>())
             .into_response(),
     }
 }
@@ -320,10 +322,10 @@ async fn two_processes_keep_crawl_delay_despite_kill() {
     database.execute("update hosts set granted_at = granted_at - interval '45 seconds'").await;
     expire_leases(&database).await;
     let second = start("three");
-    let crawl = second.caller().ended_crawl(&path).await;
+    let crawl = second.caller().wait_for_crawl_end(&path).await;
     assert_eq!(
         (&crawl["state"], &crawl["counts"]["pages"]["fetched"]),
-        (&json!("completed"), &json!(POLITE_PAGES))
+        (&json!("completed"), &json!(CRAWL_DELAY_PAGES))
     );
     let arrivals = site.borrow().clone();
     let log: Vec<String> =

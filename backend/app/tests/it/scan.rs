@@ -151,7 +151,7 @@ fn scan_videos(folder: &TestFolder, database: &TestDatabase, args: &[&str]) -> O
 }
 
 /// Writes a folder with an image and the standard film several times in a row.
-fn media_folder(folder: &TestFolder, times: u32) {
+fn write_media_folder(folder: &TestFolder, times: u32) {
     folder.put("media/ada.jpg", testing::drawing("ada.jpg"));
     let (single_film, film) = (folder.path().join("once.mkv"), folder.path().join("media/film"));
     let encoding = Encoding::new(Codec::H264, Container::Mkv);
@@ -176,17 +176,17 @@ async fn count_faces(database: &TestDatabase, collection: &str) -> usize {
     database.store().faces().list(&filter, None, 1_000).await.unwrap().len()
 }
 
-/// Returns what must not depend on interruptions.
+/// Returns the properties of tracks that must not depend on interruptions.
 fn summaries(tracks: &[Track]) -> Vec<Value> {
-    let of = |track: &Track| {
+    let properties = |track: &Track| {
         let shots: Vec<_> = track.faces.iter().map(|shot| (shot.at_us, shot.quality)).collect();
         let times = (track.started_us, track.ended_us, track.samples);
         json!([track.number, track.person, times, track.boxes, shots])
     };
-    tracks.iter().map(of).collect()
+    tracks.iter().map(properties).collect()
 }
 
-/// Waits until more of the only video is stored than `after_us`.
+/// Waits until the checkpoint of the only video is later than `after_us`.
 async fn wait_for_progress(database: &TestDatabase, after_us: Option<i64>, child: &mut Child) -> Video {
     let deadline = Instant::now() + MAX_WAIT;
     loop {
@@ -204,7 +204,7 @@ async fn wait_for_progress(database: &TestDatabase, after_us: Option<i64>, child
 #[testing::test(flavor = "multi_thread")]
 async fn scan_stores_video_with_tracks_and_appearances() {
     let (database, folder) = (TestDatabase::create().await, TestFolder::new());
-    media_folder(&folder, 1);
+    write_media_folder(&folder, 1);
     let film = std::fs::read(folder.path().join("media/film")).unwrap();
     folder.put("media/cut.mkv", &film[..film.len() / 2]);
     folder.put("media/header.mkv", &film[..200]);
@@ -249,7 +249,7 @@ async fn scan_stores_video_with_tracks_and_appearances() {
 #[testing::test(flavor = "multi_thread")]
 async fn interrupted_video_resumes_with_same_tracks() {
     let (database, folder) = (TestDatabase::create().await, TestFolder::new());
-    media_folder(&folder, 6);
+    write_media_folder(&folder, 6);
     let start = || {
         let mut command = video_command(&folder, &database, &["media"]);
         command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
@@ -270,7 +270,7 @@ async fn interrupted_video_resumes_with_same_tracks() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!((rerun.id, rerun.state), (first.id, VideoState::Running));
-    // The lease of the dead command need not run out.
+    // So that the test does not wait until the lease of the killed command expires.
     database.execute("update crawls set lease_until = now() where state = 'running'").await;
     let last = scan_videos(&folder, &database, &["media"]).success().json();
     assert_eq!((&last["videos"]["processed"], &last["images"]["duplicate"]), (&json!(1), &json!(1)));
@@ -351,7 +351,7 @@ async fn scan_of_site_videos_requires_ffmpeg() {
     Output::run(&mut command).fails(2, &["--videos needs ffmpeg"]);
 }
 
-/// The portrait as JPEG, and in the other formats.
+/// File names of one portrait in each format.
 const FORMATS: [&str; 6] = ["ada.jpg", "ada.avif", "ada.heic", "ada.jxl", "ada.tiff", "ada.jp2"];
 
 fn portraits() -> Vec<(String, Vec<u8>)> {

@@ -1,5 +1,5 @@
-//! Tests the search indexes with the program: beside a running service, and while the service and
-//! its database are killed.
+//! Tests the search indexes with the program while the service runs, and while the service and its
+//! database are killed.
 #![cfg(target_os = "linux")]
 
 mod world;
@@ -22,11 +22,10 @@ use testing::database::programs;
 use testing::embeddings::{DIMENSIONS, Random};
 use testing::{MAX_WAIT, TestDatabase, needs};
 use uuid::Uuid;
-use world::{FACES_PER_IMAGE, Program, Writer, face_ids, search_body, search_embedding, with_faces};
+use world::{FACES_PER_IMAGE, Program, Writer, face_ids, search_body, search_embedding, store_faces};
 
-/// Checks a report of `index recall`. An external index compares all faces of so small a
-/// collection. pgvector searches a graph that it builds at random. In this graph, a face can be
-/// unreachable.
+/// Checks a report of `index recall`. An external index compares all faces of a small collection.
+/// pgvector searches a graph that it builds at random. In this graph, a face can be unreachable.
 fn assert_recall_is_measured(name: &str, report: &Value) {
     let model = &report[0];
     assert_eq!((&model["probes"], &model["exact_probes"]), (&json!(100), &json!(0)), "{report:#}");
@@ -49,9 +48,9 @@ async fn qdrant_index_can_be_managed_while_service_runs() {
     let program = Program::with_qdrant(&folder, database.url());
     let run = |index: &str, args: &[&str]| program.run(index, args);
 
-    // Stores faces before the index is selected. The index of pgvector answers until the other one
-    // is complete.
-    let mut writer = with_faces(&program, &database, 30).await;
+    // Stores faces before the index is selected. The index of pgvector serves searches until the
+    // other one is complete.
+    let mut writer = store_faces(&program, &database, 30).await;
     let mut service = program.start("qdrant");
     let api = service.caller();
     let (_, faces) = writer.images.first_key_value().unwrap();
@@ -63,8 +62,8 @@ async fn qdrant_index_can_be_managed_while_service_runs() {
     let drop_report = run("qdrant", &["index", "drop", "--index", "pgvector", "--json"]).success().json();
     assert_eq!(drop_report["pgvector"][0]["bytes"], Value::Null);
 
-    // A face is found as soon as it is stored, and no longer when it is deleted.
-    writer.add().await.unwrap();
+    // A face is found immediately after it is stored, and is not found after its deletion.
+    writer.add_image().await.unwrap();
     let (_, faces) = writer.images.last_key_value().unwrap();
     let new = faces[0].clone();
     for fresh in [false, true] {
@@ -89,7 +88,7 @@ async fn qdrant_index_can_be_managed_while_service_runs() {
     let metrics = api.send(Method::GET, "/metrics", None).await.text().await.unwrap();
     assert!(metrics.contains("facecrawl_search_index_lag_seconds"), "{metrics}");
 
-    // Both commands are carried out by the running service.
+    // The running service executes both commands.
     let verified = run("qdrant", &["index", "verify"]).success();
     assert!(verified.stdout.contains("309 faces, equal"), "{}", verified.stdout);
     let before = status()["sets"][0]["id"].clone();
@@ -100,7 +99,7 @@ async fn qdrant_index_can_be_managed_while_service_runs() {
         .fails(2, &["SEARCH_INDEX=qdrant uses the index qdrant"]);
     assert_recall_is_measured("qdrant", &run("qdrant", &["index", "recall", "--json"]).success().json());
 
-    // Back to pgvector: its index is built first, so that no search has to wait.
+    // The index of pgvector is built before the change of the setting, so that no search waits.
     let build_report = run("qdrant", &["index", "rebuild", "--index", "pgvector", "--json"]).success().json();
     assert_eq!(build_report["pgvector"][0]["complete"], true);
     service.stop();
@@ -124,7 +123,7 @@ async fn pgvector_index_can_be_rebuilt_while_service_runs() {
     let (folder, database) = (TestFolder::with_models(), TestDatabase::create().await);
     let program = Program::new(&folder, database.url());
     let run = |args: &[&str]| program.run("pgvector", args);
-    let writer = with_faces(&program, &database, 31).await;
+    let writer = store_faces(&program, &database, 31).await;
     let (_, faces) = writer.images.first_key_value().unwrap();
     let (face, embedding) = (faces[3].id, faces[3].embedding.clone());
     let service = program.start("pgvector");
@@ -164,7 +163,7 @@ async fn service_works_without_qdrant_and_can_abandon_it() {
     let program = Program::with_server(&folder, database.url(), "http://127.0.0.1:1");
     let mut service = program.start("qdrant");
     let mut writer = Writer::new(database.store(), 1).await;
-    writer.add().await.unwrap();
+    writer.add_image().await.unwrap();
     let (_, faces) = writer.images.first_key_value().unwrap();
     let response = search_embedding(&service.caller(), &faces[2].embedding).await;
     assert_eq!((face_ids(&response)[0], &response["exact"]), (faces[2].id, &json!(true)));
@@ -172,7 +171,7 @@ async fn service_works_without_qdrant_and_can_abandon_it() {
     assert_eq!(status["changes"], FACES_PER_IMAGE, "the changes wait for the server");
     service.stop();
 
-    // The server had an index once, and no longer exists.
+    // The server had an index, and no longer exists.
     sqlx::query("insert into index_folders (index_name, folder_id) values ('qdrant', gen_random_uuid())")
         .execute(database.pool())
         .await
@@ -200,8 +199,8 @@ struct Shared {
     done: AtomicBool,
 }
 
-/// Deletes an image. An earlier attempt may have deleted it although its answer was lost.
-async fn delete(store: &Store, image: Uuid) -> Result<(), StoreError> {
+/// Deletes an image. An earlier attempt may have deleted it although its response was lost.
+async fn delete_image(store: &Store, image: Uuid) -> Result<(), StoreError> {
     let mut tx = store.begin().await?;
     match store.images().delete(tx.conn(), image).await {
         Err(StoreError::NotFound { .. }) => Ok(()),
@@ -217,7 +216,7 @@ async fn wait_for_database(error: &StoreError, waited: &mut Duration) {
     *waited += pause;
 }
 
-/// Stores and deletes faces until there were `changes` of them.
+/// Stores and deletes faces until `changes` changes were made.
 async fn write_changes(mut writer: Writer, shared: Arc<Shared>, changes: usize) {
     let mut waited = Duration::ZERO;
     while shared.changes.load(Ordering::SeqCst) < changes {
@@ -233,14 +232,14 @@ async fn write_changes(mut writer: Writer, shared: Arc<Shared>, changes: usize) 
             _ => None,
         };
         let Some(image) = image else {
-            while let Err(error) = writer.add().await {
+            while let Err(error) = writer.add_image().await {
                 wait_for_database(&error, &mut waited).await;
             }
             shared.changes.fetch_add(FACES_PER_IMAGE, Ordering::SeqCst);
             continue;
         };
         let faces: Vec<Uuid> = writer.images[&image].iter().map(|face| face.id).collect();
-        while let Err(error) = delete(&writer.store, image).await {
+        while let Err(error) = delete_image(&writer.store, image).await {
             wait_for_database(&error, &mut waited).await;
         }
         writer.images.remove(&image);
@@ -249,13 +248,13 @@ async fn write_changes(mut writer: Writer, shared: Arc<Shared>, changes: usize) 
     }
 }
 
-/// Searches until the end. No answer may contain a face that was deleted before the request.
+/// Searches until the end. No response may contain a face that was deleted before the request.
 async fn search_repeatedly(shared: Arc<Shared>) {
     let (client, mut random) = (client(), Random(77));
     while !shared.done.load(Ordering::SeqCst) {
         let before = shared.deleted.lock().unwrap().clone();
         let url = format!("{}/faces/search", shared.base.lock().unwrap());
-        let result = client.post(url).json(&search_body(&random.direction(DIMENSIONS))).send().await;
+        let result = client.post(url).json(&search_body(&random.padded_unit_vector(DIMENSIONS))).send().await;
         let Ok(response) = result else {
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
@@ -305,7 +304,7 @@ async fn qdrant_index_equals_rows_after_service_and_database_kills() {
         if part == 4 {
             let pid = Pid::from_raw(cluster.pid().unwrap() as i32).unwrap();
             kill_process(pid, Signal::QUIT).unwrap();
-            cluster.exited().await;
+            cluster.wait_for_exit().await;
             drop(cluster);
             cluster = Cluster::start(&server).await.unwrap();
             continue;
@@ -327,7 +326,7 @@ async fn qdrant_index_equals_rows_after_service_and_database_kills() {
     assert_eq!((&result["rows"], &result["faces"]), (&json!(rows), &json!(rows)), "{result:#}");
     shared.done.store(true, Ordering::SeqCst);
     reader.await.unwrap();
-    assert!(shared.responses.load(Ordering::SeqCst) > 20, "the reader got hardly any answer");
+    assert!(shared.responses.load(Ordering::SeqCst) > 20, "the reader received too few responses");
     assert!(!shared.deleted.lock().unwrap().is_empty());
     // Deletes the index.
     drop(service);
@@ -335,8 +334,8 @@ async fn qdrant_index_equals_rows_after_service_and_database_kills() {
     cluster.stop().await;
 }
 
-/// Writes the records of an index in files, as an earlier version had them.
-const RECORDS: &str = "
+/// Inserts the records of an earlier version about an index in files.
+const EDGE_INDEX_RECORDS: &str = "
     select start_index_changes();
     insert into index_folders (index_name, folder_id) values ('edge', gen_random_uuid());
     insert into index_sets (index_name, model_id, state, copied, served_at, faces, in_graph, bytes)
@@ -347,11 +346,11 @@ const RECORDS: &str = "
 async fn edge_index_is_rejected_and_deleted_without_face_loss() {
     let (folder, database) = (TestFolder::with_models(), TestDatabase::create().await);
     let program = Program::new(&folder, database.url());
-    let mut writer = with_faces(&program, &database, 30).await;
+    let mut writer = store_faces(&program, &database, 30).await;
     // The operator had dropped the index of pgvector.
     Pgvector::new(database.pool().clone()).drop_index(1).await.unwrap();
-    sqlx::raw_sql(RECORDS).execute(database.pool()).await.unwrap();
-    writer.add().await.unwrap();
+    sqlx::raw_sql(EDGE_INDEX_RECORDS).execute(database.pool()).await.unwrap();
+    writer.add_image().await.unwrap();
     let store = database.store();
     assert_eq!(store.index().count_changes().await.unwrap(), FACES_PER_IMAGE as i64);
     let index_folder = folder.path().join("data/index");

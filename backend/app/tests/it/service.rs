@@ -1,5 +1,5 @@
 //! Tests the service from start to stop, through its signals and over HTTP. A stop or a restart
-//! under load answers every accepted request.
+//! under load responds to every accepted request.
 use crate::common::service::{Output, Service, TestFolder, client, get, through_shell};
 use rustix::process::Signal;
 use std::io::{Read, Write};
@@ -199,7 +199,7 @@ fn start_error_names_setting_and_states_cause_once() {
     }
 }
 
-/// Number of connections. Each sends the next request as soon as the last one is answered.
+/// Number of connections. Each sends the next request after the response to the last one.
 const CONNECTIONS: usize = 16;
 
 /// Number of responses before the service is stopped or restarted.
@@ -207,7 +207,7 @@ const MIN_RESPONSES: usize = 64;
 
 #[derive(Default)]
 struct LoadCounts {
-    answered: AtomicUsize,
+    responses: AtomicUsize,
     /// Number of refused connections. The request was not accepted, and its caller receives an
     /// error.
     refused: AtomicUsize,
@@ -237,7 +237,7 @@ fn start_load(base: &str, image: &[u8], counts: &Arc<LoadCounts>) -> JoinSet<()>
                         let text = response.text().await.expect("a response that has begun is completed");
                         assert_eq!(status, 200, "{text}");
                         assert!(text.contains("\"faces\""), "{text}");
-                        counts.answered.fetch_add(1, Ordering::SeqCst);
+                        counts.responses.fetch_add(1, Ordering::SeqCst);
                     }
                     Err(error) if error.is_connect() => {
                         counts.refused.fetch_add(1, Ordering::SeqCst);
@@ -252,7 +252,7 @@ fn start_load(base: &str, image: &[u8], counts: &Arc<LoadCounts>) -> JoinSet<()>
 }
 
 async fn wait_for_responses(counts: &LoadCounts, callers: &mut JoinSet<()>, count: usize) {
-    while counts.answered.load(Ordering::SeqCst) < count {
+    while counts.responses.load(Ordering::SeqCst) < count {
         tokio::select! {
             Some(ended) = callers.join_next() => panic!("a caller ended early: {ended:?}"),
             () = tokio::time::sleep(Duration::from_millis(5)) => {}
@@ -263,7 +263,7 @@ async fn wait_for_responses(counts: &LoadCounts, callers: &mut JoinSet<()>, coun
 #[testing::test(flavor = "multi_thread")]
 async fn stop_under_load_answers_every_accepted_request() {
     let image = testing::drawing("ada.jpg");
-    let _already = rustls::crypto::ring::default_provider().install_default();
+    let _result = rustls::crypto::ring::default_provider().install_default();
     let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
     let mut command = folder.facecrawl(&["serve", "--port", "0", "-s", "DRAIN_SECONDS=120"]);
     let mut service = Service::start(command.env("DATABASE_URL", database.url()));
@@ -284,13 +284,13 @@ async fn stop_under_load_answers_every_accepted_request() {
     assert!(!log.contains("cut off"), "{log}");
 }
 
-/// Passes standard input as the socket, as systemd does.
-const WITH_SOCKET: &str = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\" 3<&0 </dev/null";
+/// Shell script that passes standard input as the socket, as systemd does.
+const SCRIPT_WITH_SOCKET: &str = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\" 3<&0 </dev/null";
 
 /// Starts the service on a socket that stays open after the service exits, as systemd passes it.
 fn start_on_socket(folder: &TestFolder, socket: &std::net::TcpListener, database: &TestDatabase) -> Service {
     let facecrawl = folder.facecrawl_with(database, &["serve", "-s", "DRAIN_SECONDS=120"]);
-    let mut shell = through_shell(WITH_SOCKET, &facecrawl);
+    let mut shell = through_shell(SCRIPT_WITH_SOCKET, &facecrawl);
     shell.stdin(Stdio::from(OwnedFd::from(socket.try_clone().unwrap())));
     Service::start(&mut shell)
 }
@@ -298,12 +298,12 @@ fn start_on_socket(folder: &TestFolder, socket: &std::net::TcpListener, database
 #[testing::test(flavor = "multi_thread")]
 async fn restart_on_inherited_socket_fails_no_request() {
     let image = testing::drawing("ada.jpg");
-    let _already = rustls::crypto::ring::default_provider().install_default();
+    let _result = rustls::crypto::ring::default_provider().install_default();
     let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     let mut service = start_on_socket(&folder, &socket, &database);
-    assert_eq!(service.base, format!("http://{address}"), "the socket goes before HOST and PORT");
+    assert_eq!(service.base, format!("http://{address}"), "the socket takes precedence over HOST and PORT");
 
     let counts = Arc::new(LoadCounts::default());
     let mut callers = start_load(&service.base, &image, &counts);
@@ -312,8 +312,8 @@ async fn restart_on_inherited_socket_fails_no_request() {
         tokio::task::spawn_blocking(move || service.stop()).await.unwrap();
         service = start_on_socket(&folder, &socket, &database);
     }
-    let answered_requests = counts.answered.load(Ordering::SeqCst);
-    wait_for_responses(&counts, &mut callers, answered_requests + MIN_RESPONSES).await;
+    let response_count = counts.responses.load(Ordering::SeqCst);
+    wait_for_responses(&counts, &mut callers, response_count + MIN_RESPONSES).await;
     counts.is_over.store(true, Ordering::SeqCst);
     while let Some(ended) = callers.join_next().await {
         ended.unwrap();
@@ -327,14 +327,14 @@ async fn public_inherited_socket_requires_auth_setting() {
     let folder = TestFolder::new();
     let socket = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
     let facecrawl = folder.facecrawl(&["serve"]);
-    let mut shell = through_shell(WITH_SOCKET, &facecrawl);
+    let mut shell = through_shell(SCRIPT_WITH_SOCKET, &facecrawl);
     Output::run(shell.stdin(Stdio::from(OwnedFd::from(socket)))).fails(2, &["HOST=0.0.0.0", "AUTH"]);
 }
 
-/// Another process upgrades the database to a schema that this version does not know.
+/// Another process upgrades the database to a schema that this version does not support.
 #[testing::test(flavor = "multi_thread")]
 async fn outdated_version_exits_after_schema_upgrade() {
-    let _already = rustls::crypto::ring::default_provider().install_default();
+    let _result = rustls::crypto::ring::default_provider().install_default();
     let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
     let start = || folder.facecrawl_with(&database, &["up", "--port", "0"]);
     let mut service = Service::start(&mut start());

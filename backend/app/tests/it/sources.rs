@@ -1,5 +1,5 @@
-//! Checks the source files: they define what the architecture document names, and only the crate
-//! `domain` writes codes of states, reasons and kinds of jobs.
+//! Checks that the source files define the items in the architecture document. Also checks that
+//! only the crate `domain` contains the codes of states, reasons and kinds of jobs.
 use domain::{ClusteringState, CrawlKind, CrawlState, ImageState, JobKind, PageState, Reason};
 use proc_macro2::{TokenStream, TokenTree};
 use std::collections::BTreeSet;
@@ -32,20 +32,22 @@ fn code(cell: &str) -> Option<&str> {
 
 /// Returns whether the text of a source file defines an item of this name.
 fn defines(text: &str, item: &str) -> bool {
-    let goes_on = |rest: &str| rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
-    KEYWORDS.iter().any(|keyword| text.split(&format!("{keyword} {item}")).skip(1).any(|rest| !goes_on(rest)))
+    let continues_identifier = |rest: &str| rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+    KEYWORDS.iter().any(|keyword| {
+        text.split(&format!("{keyword} {item}")).skip(1).any(|rest| !continues_identifier(rest))
+    })
 }
 
-fn fault(row: &str) -> Option<String> {
+fn row_error(row: &str) -> Option<String> {
     let cells: Vec<&str> = row.split('|').map(str::trim).collect();
     let ["", behaviour, file, item, ""] = cells.as_slice() else {
-        return Some("it has not three cells".to_owned());
+        return Some("the row does not have three cells".to_owned());
     };
     let (Some(file), Some(item)) = (code(file), code(item)) else {
-        return Some("its file or its item is not written as code".to_owned());
+        return Some("the file or the item is not written as code".to_owned());
     };
     if behaviour.is_empty() {
-        return Some("it names no behaviour".to_owned());
+        return Some("the behaviour is empty".to_owned());
     }
     match std::fs::read_to_string(root().join(file)) {
         Err(error) => Some(format!("{file}: {error}")),
@@ -60,21 +62,21 @@ fn every_row_names_existing_file_and_item() {
     let rows = rows(&document);
     assert!(rows.len() >= MIN_ROWS, "{DOCUMENT} has {} rows, at least {MIN_ROWS} are needed", rows.len());
     let wrong: Vec<String> =
-        rows.iter().filter_map(|row| Some(format!("{row}\n  {}", fault(row)?))).collect();
+        rows.iter().filter_map(|row| Some(format!("{row}\n  {}", row_error(row)?))).collect();
     assert!(wrong.is_empty(), "wrong rows in {DOCUMENT}:\n{}", wrong.join("\n"));
 }
 
 #[test]
-fn reports_fault_of_wrong_row() {
+fn reports_error_of_wrong_row() {
     let here = "| this test | `backend/app/tests/it/sources.rs` |";
-    assert_eq!(fault(&format!("{here} `defines` |")), None);
-    for (row, said) in [
+    assert_eq!(row_error(&format!("{here} `defines` |")), None);
+    for (row, expected) in [
         (format!("{here} `define` |"), "defines no `define`"),
         (format!("{here} defines |"), "not written as code"),
-        (format!("{here} `defines` | more |"), "not three cells"),
+        (format!("{here} `defines` | more |"), "does not have three cells"),
         ("| gone | `backend/app/tests/gone.rs` | `defines` |".to_owned(), "gone.rs: "),
     ] {
-        assert!(fault(&row).unwrap().contains(said), "{row}: {:?}", fault(&row));
+        assert!(row_error(&row).unwrap().contains(expected), "{row}: {:?}", row_error(&row));
     }
 }
 
@@ -83,7 +85,7 @@ fn reports_fault_of_wrong_row() {
 const CRATES: [&str; 6] = ["store", "crawler", "pipeline", "server", "bench", "app"];
 
 /// Files in which a literal that equals a code has another meaning.
-const OTHERS: [(&str, &str); 5] = [
+const EXCEPTIONS: [(&str, &str); 5] = [
     ("crawler/src/directives.rs", "the names of robots directives"),
     ("pipeline/src/crawls/webhook.rs", "a label of the metric of deliveries"),
     ("server/src/error/code.rs", "the codes of problem documents"),
@@ -107,10 +109,10 @@ struct Literals {
 }
 
 impl Literals {
-    fn tokens(&mut self, tokens: TokenStream) {
+    fn visit_tokens(&mut self, tokens: TokenStream) {
         for token in tokens {
             match token {
-                TokenTree::Group(group) => self.tokens(group.stream()),
+                TokenTree::Group(group) => self.visit_tokens(group.stream()),
                 TokenTree::Literal(literal) => {
                     if let Ok(text) = syn::parse_str::<syn::LitStr>(&literal.to_string()) {
                         self.found.push((literal.span().start().line, text.value()));
@@ -128,10 +130,10 @@ impl<'a> Visit<'a> for Literals {
     }
 
     fn visit_macro(&mut self, call: &'a syn::Macro) {
-        self.tokens(call.tokens.clone());
+        self.visit_tokens(call.tokens.clone());
     }
 
-    // Documentation and the examples of the OpenAPI document.
+    // Ignores attributes, which contain documentation and examples of the OpenAPI document.
     fn visit_attribute(&mut self, _: &'a syn::Attribute) {}
 
     fn visit_item_mod(&mut self, module: &'a syn::ItemMod) {
@@ -149,8 +151,8 @@ fn codes_are_literals_only_in_domain_crate() {
     for folder in CRATES.map(|name| backend.join(name).join("src")) {
         for path in testing::files_below(&folder) {
             let name = path.strip_prefix(backend).unwrap().display().to_string();
-            let other = OTHERS.iter().any(|(file, _)| *file == name);
-            if other || !name.ends_with(".rs") || name.ends_with("tests.rs") {
+            let is_exception = EXCEPTIONS.iter().any(|(file, _)| *file == name);
+            if is_exception || !name.ends_with(".rs") || name.ends_with("tests.rs") {
                 continue;
             }
             files += 1;

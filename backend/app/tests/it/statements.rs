@@ -1,9 +1,9 @@
 //! Tests that every constant SQL statement can be prepared against the migrated schema.
 //!
-//! The test reads the sources of the crates that contain SQL, finds each call of `sqlx::query`,
-//! `query_as` and `query_scalar`, and evaluates the statement from literals, constants and
-//! `concat!` macros. Postgres then checks its syntax, tables, columns and types. The number of
-//! parameters must be the number of `.bind` calls, and a scalar has one column.
+//! The test reads the sources of the crates that contain SQL, and finds each call of `sqlx::query`,
+//! `query_as` and `query_scalar`. It evaluates the statement from literals, constants and `concat!`
+//! macros. Postgres then checks its syntax, tables, columns and types. The number of parameters
+//! must be the number of `.bind` calls, and a scalar has one column.
 //!
 //! `sqlx::query!` would check the Rust types as well. It would also compile the macros of sqlx,
 //! require a file for each statement, and need a database for each change. Statements built with
@@ -154,7 +154,7 @@ impl<'ast> Visit<'ast> for Names {
                 }
             }
             Item::Macro(ItemMacro { ident: Some(name), mac, .. }) => {
-                self.macros.insert(name.to_string(), arms(&mac.tokens));
+                self.macros.insert(name.to_string(), parse_arms(&mac.tokens));
             }
             _ => {}
         }
@@ -173,23 +173,23 @@ impl<'ast> Visit<'ast> for Search<'_> {
         syn::visit::visit_impl_item_fn(self, function);
     }
 
-    fn visit_expr_for_loop(&mut self, each: &'ast ExprForLoop) {
-        let items = match &*each.expr {
-            Expr::Path(path) => self.names.constant(&last_name(&path.path)).unwrap_or(&each.expr),
+    fn visit_expr_for_loop(&mut self, for_loop: &'ast ExprForLoop) {
+        let items = match &*for_loop.expr {
+            Expr::Path(path) => self.names.constant(&last_name(&path.path)).unwrap_or(&for_loop.expr),
             items => items,
         };
-        match &*each.pat {
+        match &*for_loop.pat {
             Pat::Ident(name) => _ = self.locals.insert(name.ident.to_string(), items.clone()),
             Pat::Tuple(names) => {
                 for (index, name) in names.elems.iter().enumerate() {
-                    if let (Pat::Ident(name), Some(column)) = (name, column(items, index)) {
+                    if let (Pat::Ident(name), Some(column)) = (name, tuple_column(items, index)) {
                         self.locals.insert(name.ident.to_string(), column);
                     }
                 }
             }
             _ => {}
         }
-        syn::visit::visit_expr_for_loop(self, each);
+        syn::visit::visit_expr_for_loop(self, for_loop);
     }
 
     fn visit_local(&mut self, local: &'ast Local) {
@@ -201,18 +201,18 @@ impl<'ast> Visit<'ast> for Search<'_> {
     }
 
     fn visit_expr_method_call(&mut self, call: &'ast ExprMethodCall) {
-        let (mut binds, mut runs) = (0, false);
-        let mut at = call;
+        let (mut binds, mut is_executed) = (0, false);
+        let mut current = call;
         loop {
-            match at.method.to_string().as_str() {
+            match current.method.to_string().as_str() {
                 "bind" => binds += 1,
-                name => runs |= name.starts_with("fetch") || name == "execute",
+                name => is_executed |= name.starts_with("fetch") || name == "execute",
             }
             call.args.iter().for_each(|argument| self.visit_expr(argument));
-            match &*at.receiver {
-                Expr::MethodCall(inner) => at = inner,
-                Expr::Call(query) if function(query).is_some() => {
-                    return self.record(query, runs.then_some(binds));
+            match &*current.receiver {
+                Expr::MethodCall(inner) => current = inner,
+                Expr::Call(query) if sqlx_function(query).is_some() => {
+                    return self.record(query, is_executed.then_some(binds));
                 }
                 _ => return syn::visit::visit_expr_method_call(self, call),
             }
@@ -220,7 +220,7 @@ impl<'ast> Visit<'ast> for Search<'_> {
     }
 
     fn visit_expr_call(&mut self, call: &'ast ExprCall) {
-        if function(call).is_some() {
+        if sqlx_function(call).is_some() {
             self.record(call, None);
         }
         syn::visit::visit_expr_call(self, call);
@@ -244,7 +244,7 @@ impl Search<'_> {
             }
             return;
         }
-        let function = function(call).unwrap();
+        let function = sqlx_function(call).unwrap();
         for sql in statements {
             self.found.statements.push(Statement {
                 location: location.clone(),
@@ -258,7 +258,7 @@ impl Search<'_> {
 
 /// Returns the name of the sqlx function that is called. Statements built with a `QueryBuilder` are
 /// not constant and are ignored.
-fn function(call: &ExprCall) -> Option<String> {
+fn sqlx_function(call: &ExprCall) -> Option<String> {
     let Expr::Path(path) = &*call.func else { return None };
     let names: Vec<String> = path.path.segments.iter().map(|segment| segment.ident.to_string()).collect();
     match names.iter().map(String::as_str).collect::<Vec<_>>()[..] {
@@ -272,7 +272,7 @@ fn last_name(path: &syn::Path) -> String {
 }
 
 /// Returns one column of an array of tuples, as an array.
-fn column(items: &Expr, index: usize) -> Option<Expr> {
+fn tuple_column(items: &Expr, index: usize) -> Option<Expr> {
     let Expr::Array(array) = items else { return None };
     let mut column = array.clone();
     for item in &mut column.elems {
@@ -329,7 +329,7 @@ impl Names {
     /// Returns the strings to which an expression can evaluate, or none if they are known only at
     /// run time.
     fn evaluate(&self, expr: &Expr, locals: &HashMap<String, Expr>) -> Vec<String> {
-        let all = |parts: Vec<&Expr>| {
+        let evaluate_all = |parts: Vec<&Expr>| {
             let texts: Vec<Vec<String>> = parts.iter().map(|part| self.evaluate(part, locals)).collect();
             if texts.iter().any(Vec::is_empty) { Vec::new() } else { texts.concat() }
         };
@@ -348,12 +348,14 @@ impl Names {
             }
             Expr::If(choice) => {
                 let other = choice.else_branch.as_ref().map(|(_, other)| &**other);
-                all([result(&choice.then_branch), other].into_iter().flatten().collect())
+                evaluate_all([tail_expression(&choice.then_branch), other].into_iter().flatten().collect())
             }
-            Expr::Match(choice) => all(choice.arms.iter().map(|arm| &*arm.body).collect()),
-            Expr::Block(block) => result(&block.block).map_or(Vec::new(), |tail| self.evaluate(tail, locals)),
+            Expr::Match(choice) => evaluate_all(choice.arms.iter().map(|arm| &*arm.body).collect()),
+            Expr::Block(block) => {
+                tail_expression(&block.block).map_or(Vec::new(), |tail| self.evaluate(tail, locals))
+            }
             Expr::Macro(call) => self.expand(&call.mac, locals),
-            Expr::Array(array) => all(array.elems.iter().collect()),
+            Expr::Array(array) => evaluate_all(array.elems.iter().collect()),
             Expr::Index(index) => self.evaluate(&index.expr, locals),
             Expr::Reference(reference) => self.evaluate(&reference.expr, locals),
             Expr::Paren(inner) => self.evaluate(&inner.expr, locals),
@@ -380,7 +382,7 @@ impl Names {
 }
 
 /// Returns the expression at the end of a block.
-fn result(block: &Block) -> Option<&Expr> {
+fn tail_expression(block: &Block) -> Option<&Expr> {
     match block.stmts.last()? {
         Stmt::Expr(tail, None) => Some(tail),
         _ => None,
@@ -399,7 +401,7 @@ impl Arm {
                 && words.iter().zip(tokens).all(|(word, token)| *word == token.to_string())
                 && (words.len() + 1 == tokens.len()
                     || !matches!(tokens[0], TokenTree::Ident(_))
-                    || is_call(tokens));
+                    || is_macro_call(tokens));
             if !is_match {
                 return None;
             }
@@ -410,12 +412,12 @@ impl Arm {
 }
 
 /// Returns whether the tokens are a macro's name, `!` and its arguments.
-fn is_call(tokens: &[TokenTree]) -> bool {
+fn is_macro_call(tokens: &[TokenTree]) -> bool {
     matches!(tokens.get(1), Some(TokenTree::Punct(mark)) if mark.as_char() == '!')
 }
 
 /// Reads the arms of a macro. Arms with repetitions are ignored.
-fn arms(tokens: &TokenStream) -> Vec<Arm> {
+fn parse_arms(tokens: &TokenStream) -> Vec<Arm> {
     let groups: Vec<_> = tokens
         .clone()
         .into_iter()

@@ -25,7 +25,7 @@ use tokio::sync::{Notify, watch};
 
 const SCOPES: &str = "analyze,read,search,crawl,write,erase,admin";
 
-/// Returns a command on a database, with the settings that identify the service.
+/// Returns a command that uses a database and requires keys, with a suppression secret.
 fn service_command(folder: &TestFolder, database: &TestDatabase, args: &[&str]) -> Command {
     let mut command = folder.facecrawl_with(database, args);
     command
@@ -35,14 +35,14 @@ fn service_command(folder: &TestFolder, database: &TestDatabase, args: &[&str]) 
     command
 }
 
-/// Serves a page with one image. The image is sent when the gate opens. The `Notify` fires when the
-/// image is requested.
+/// Serves a page with one image. The image is sent when the gate opens. The `Notify` is notified
+/// when the image is requested.
 async fn gated_site(image: Vec<u8>) -> (String, Arc<Notify>, watch::Sender<bool>) {
     let (image_requested, gate) = (Arc::new(Notify::new()), watch::Sender::new(false));
-    let (notify_requested, open_paths) = (image_requested.clone(), gate.clone());
+    let (notify_requested, gate_opened) = (image_requested.clone(), gate.clone());
     let send = move || async move {
         notify_requested.notify_one();
-        let _ = open_paths.subscribe().wait_for(|open_paths| *open_paths).await;
+        let _ = gate_opened.subscribe().wait_for(|is_open| *is_open).await;
         image
     };
     let router =
@@ -161,13 +161,13 @@ async fn restore_keeps_faces_and_repeats_later_erasures() {
     let stranger = Caller { base: service.base.clone(), key: lost_key };
     stranger.request(401, Method::GET, "/faces", None).await;
     caller.request(404, Method::GET, "/collections/closed", None).await;
-    let erased = "/audit?action=collection.erased";
-    caller.until(erased, |log| !log["records"].as_array().unwrap().is_empty()).await;
+    let audit_path = "/audit?action=collection.erased";
+    caller.until(audit_path, |log| !log["records"].as_array().unwrap().is_empty()).await;
     assert!(!caller.get("/audit?action=erasure.reapplied").await["records"].as_array().unwrap().is_empty());
 
     // The interrupted job is completed, and queries use the index.
     gate.send_replace(true);
-    let crawl = caller.ended_crawl(&path).await;
+    let crawl = caller.wait_for_crawl_end(&path).await;
     assert_eq!((&crawl["state"], &crawl["counts"]["faces"]), (&json!("completed"), &json!(1)), "{crawl}");
     assert_eq!(search_faces(&caller, "ada_2.jpg").await.len(), faces_before_loss.len() + 1);
     let plan = psql(
@@ -196,24 +196,24 @@ async fn restores_private_database_and_reports_damaged_blob() {
     facecrawl(&["scan", "album"]).success();
     facecrawl(&["backup", "kept"]).success();
     let chip = files_below(&folder.path().join("kept/blobs/chips")).remove(0);
-    std::fs::write(&chip, b"not what its name says").unwrap();
+    std::fs::write(&chip, b"other content").unwrap();
     let restored = facecrawl(&["restore", "kept", "--data-dir", "other"]).assert_status(3);
     assert_contains(&restored.stdout, &["2 copied", "missing: chips/"]);
     let scanned = facecrawl(&["scan", "album", "--data-dir", "other", "--json"]).success().json();
-    assert_eq!(scanned["images"]["duplicate"], 1, "it is known: {scanned}");
+    assert_eq!(scanned["images"]["duplicate"], 1, "the image is already stored: {scanned}");
 
     std::fs::remove_file(folder.path().join("kept/erasures.jsonl")).unwrap();
     facecrawl(&["restore", "kept", "--data-dir", "third"]).fails(2, &["--erasures"]);
 }
 
 /// Returns the paths below a folder, with the folder, that other users can enter or read.
-fn open_to_others(folder: &Path) -> Vec<PathBuf> {
+fn paths_open_to_others(folder: &Path) -> Vec<PathBuf> {
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode();
     let mut open_paths: Vec<PathBuf> =
         Some(folder.to_owned()).filter(|path| mode(path) & 0o077 != 0).into_iter().collect();
     if folder.is_dir() {
         open_paths.extend(
-            std::fs::read_dir(folder).unwrap().flat_map(|entry| open_to_others(&entry.unwrap().path())),
+            std::fs::read_dir(folder).unwrap().flat_map(|entry| paths_open_to_others(&entry.unwrap().path())),
         );
     }
     open_paths
@@ -224,39 +224,39 @@ async fn backup_is_readable_only_by_owner() {
     let folder = TestFolder::new();
     folder.put("album/ada.jpg", testing::drawing("ada.jpg"));
     let facecrawl = |args: &[&str]| {
-        // Without a mask, a file is readable by everybody unless the program says otherwise.
+        // Without a mask, a file is readable by everybody unless the program restricts it.
         let mut command = through_shell("umask 0; exec \"$0\" \"$@\"", &folder.facecrawl(args));
         Output::run(command.env("POSTGRES_BIN_DIR", programs()))
     };
     facecrawl(&["scan", "album"]).success();
-    // Parts of the data folder that show people. Postgres restricts its own folder.
+    // These parts of the data folder contain personal data. Postgres restricts its own folder.
     for path in ["data/blobs", "data/postgres"] {
-        assert_eq!(open_to_others(&folder.path().join(path)), [] as [PathBuf; 0], "{path}");
+        assert_eq!(paths_open_to_others(&folder.path().join(path)), [] as [PathBuf; 0], "{path}");
     }
     let backup = folder.path().join("kept");
     std::fs::create_dir(&backup).unwrap();
     std::fs::set_permissions(&backup, Permissions::from_mode(0o755)).unwrap();
     facecrawl(&["backup", "kept"]).success();
-    assert_eq!(open_to_others(&backup), [] as [PathBuf; 0]);
+    assert_eq!(paths_open_to_others(&backup), [] as [PathBuf; 0]);
     // A file of an earlier version is restricted too.
     let chip = files_below(&backup.join("blobs/chips")).remove(0);
     std::fs::set_permissions(&chip, Permissions::from_mode(0o644)).unwrap();
     std::fs::set_permissions(backup.join("blobs"), Permissions::from_mode(0o755)).unwrap();
     facecrawl(&["backup", "kept"]).success();
-    assert_eq!(open_to_others(&backup), [] as [PathBuf; 0]);
+    assert_eq!(paths_open_to_others(&backup), [] as [PathBuf; 0]);
     facecrawl(&["restore", "kept", "--data-dir", "other"]).success();
-    assert_eq!(open_to_others(&folder.path().join("other/blobs")), [] as [PathBuf; 0]);
+    assert_eq!(paths_open_to_others(&folder.path().join("other/blobs")), [] as [PathBuf; 0]);
     facecrawl(&["detect", "album/ada.jpg", "--draw", "drawn.png"]).success();
-    assert_eq!(open_to_others(&folder.path().join("drawn.png")), [] as [PathBuf; 0]);
+    assert_eq!(paths_open_to_others(&folder.path().join("drawn.png")), [] as [PathBuf; 0]);
 }
 
-fn with_bucket(folder: &TestFolder, database: &TestDatabase, bucket: &Bucket, args: &[&str]) -> Command {
+fn bucket_command(folder: &TestFolder, database: &TestDatabase, bucket: &Bucket, args: &[&str]) -> Command {
     let mut command = folder.facecrawl_with(database, args);
     command.env("POSTGRES_BIN_DIR", programs()).envs(bucket.variables());
     command
 }
 
-async fn objects(bucket: &Bucket) -> Vec<String> {
+async fn object_keys(bucket: &Bucket) -> Vec<String> {
     bucket.blobs().list().map_ok(|blob| blob.key).try_collect().await.unwrap()
 }
 
@@ -268,12 +268,12 @@ async fn bucket_stores_blobs_and_deletes_erased_ones() {
     let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
     folder.put("album/ada.jpg", &ada);
     folder.put("album/ben.jpg", testing::drawing("ben.jpg"));
-    let run = |args: &[&str]| Output::run(&mut with_bucket(&folder, &database, &bucket, args)).success();
+    let run = |args: &[&str]| Output::run(&mut bucket_command(&folder, &database, &bucket, args)).success();
     run(&["scan", "album"]);
-    assert_eq!(objects(&bucket).await.len(), 6, "a thumbnail, a crop and a chip per image");
+    assert_eq!(object_keys(&bucket).await.len(), 6, "a thumbnail, a crop and a chip per image");
     assert!(!folder.path().join("data/blobs").exists());
 
-    let service = Service::start(&mut with_bucket(&folder, &database, &bucket, &["up", "--port", "0"]));
+    let service = Service::start(&mut bucket_command(&folder, &database, &bucket, &["up", "--port", "0"]));
     let caller = service.caller();
     let faces = caller.get("/faces").await;
     for face in faces["faces"].as_array().unwrap() {
@@ -298,7 +298,7 @@ async fn bucket_stores_blobs_and_deletes_erased_ones() {
     assert_eq!(
         (swept.blobs, swept.orphans, swept.missing),
         (7, 0, Some(0)),
-        "a new blob may still get its row"
+        "a row may still be inserted for a new blob"
     );
     // The server reports the age of a blob in whole seconds.
     let swept = loop {
@@ -312,7 +312,7 @@ async fn bucket_stores_blobs_and_deletes_erased_ones() {
 
     let erasure = caller.request(201, Method::POST, "/erasures", Some(&image_json("ada.jpg"))).await;
     assert_eq!(erasure["images"], 1, "{erasure}");
-    assert_eq!(objects(&bucket).await.len(), 3);
+    assert_eq!(object_keys(&bucket).await.len(), 3);
     let pruned = run(&["backup", "kept", "--json"]).json();
     assert_eq!((&pruned["blobs"]["removed"], &pruned["blobs"]["there"]), (&json!(3), &json!(3)), "{pruned}");
 }
@@ -323,7 +323,7 @@ async fn unusable_blob_store_is_reported_at_start() {
     let mut bucket = Bucket::start().await;
     let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
     let refused = |bucket: &Bucket, name: &str, value: &str, words: &[&str]| {
-        let mut command = with_bucket(&folder, &database, bucket, &["serve", "--port", "0"]);
+        let mut command = bucket_command(&folder, &database, bucket, &["serve", "--port", "0"]);
         let refused = Output::run(command.env(name, value)).fails(1, words);
         assert!(!refused.stderr.contains("not the secret"), "{}", refused.stderr);
     };
@@ -351,13 +351,13 @@ async fn jobs_wait_during_bucket_outage_without_missing_blobs() {
     let ada = testing::drawing("ada.jpg");
     let mut bucket = Bucket::start().await;
     let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
-    let service = Service::start(&mut with_bucket(&folder, &database, &bucket, &["up", "--port", "0"]));
+    let service = Service::start(&mut bucket_command(&folder, &database, &bucket, &["up", "--port", "0"]));
     let caller = service.caller();
     let seed = serve_image(ada).await;
     bucket.stop();
     let path = caller.crawl(&json!({"seeds": [seed], "delay_ms": 0})).await;
-    let waiting = |jobs: &serde_json::Value| !jobs["jobs"].as_array().unwrap().is_empty();
-    let jobs = caller.until("/jobs?state=retryable&kind=scan_image", waiting).await;
+    let has_jobs = |jobs: &serde_json::Value| !jobs["jobs"].as_array().unwrap().is_empty();
+    let jobs = caller.until("/jobs?state=retryable&kind=scan_image", has_jobs).await;
     let error = jobs["jobs"][0]["last_error"].as_str().unwrap();
     assert!(error.contains("blob store"), "{jobs}");
     assert_eq!(caller.get("/faces").await["faces"], json!([]));
@@ -370,9 +370,9 @@ async fn jobs_wait_during_bucket_outage_without_missing_blobs() {
     bucket.restart().await;
     expire_leases(&database).await;
     database.execute("update jobs set scheduled_at = now() where state = 'retryable'").await;
-    let service = Service::start(&mut with_bucket(&folder, &database, &bucket, &["up", "--port", "0"]));
+    let service = Service::start(&mut bucket_command(&folder, &database, &bucket, &["up", "--port", "0"]));
     let caller = service.caller();
-    let crawl = caller.ended_crawl(&path).await;
+    let crawl = caller.wait_for_crawl_end(&path).await;
     assert_eq!((&crawl["state"], &crawl["counts"]["faces"]), (&json!("completed"), &json!(1)), "{crawl}");
     let maintenance = Maintenance::new(database.store(), bucket.blobs());
     let swept = maintenance.sweep(Duration::ZERO, true, true).await.unwrap();

@@ -1,5 +1,5 @@
-//! Tests the analysis of video files by the binary, its measurement, and `VIDEO_DECODING_GPU` with
-//! a program that replaces ffmpeg and behaves as on a machine with GPUs.
+//! Tests the analysis of video files by the binary, and its measurement. Tests `VIDEO_DECODING_GPU`
+//! with a program that replaces ffmpeg and simulates GPUs.
 use crate::common::service::{Output, Service, TestFolder, assert_contains, get};
 use serde_json::Value;
 use std::process::Command;
@@ -122,7 +122,7 @@ fn operation(folder: &TestFolder, gpu: FakeGpu, variables: &[(&str, &str)]) -> V
     operations[5].clone()
 }
 
-const ON: (&str, &str) = ("VIDEO_DECODING_GPU", "true");
+const GPU_DECODING: (&str, &str) = ("VIDEO_DECODING_GPU", "true");
 const STRICT: (&str, &str) = ("FORCE_GPU_ONLY", "true");
 
 #[testing::needs(video)]
@@ -132,7 +132,7 @@ fn gpu_reports_video_decoder_and_reason() {
     let device = |entry: &Value| entry["effective"].as_str().unwrap().to_owned();
     let default = operation(&folder, FakeGpu::Works, &[]);
     assert_eq!((device(&default).as_str(), &default["gpu_requested"]), ("cpu", &false.into()));
-    let gpus = operation(&folder, FakeGpu::Works, &[ON, STRICT, ("GPU_DEVICE_IDS", "1,0")]);
+    let gpus = operation(&folder, FakeGpu::Works, &[GPU_DECODING, STRICT, ("GPU_DEVICE_IDS", "1,0")]);
     assert_eq!((device(&gpus).as_str(), &gpus["requested"]), ("cuda:1,cuda:0", &"cuda".into()), "{gpus}");
     let all_gpu = operation(&folder, FakeGpu::Works, &[("ALL_GPU", "true")]);
     assert_eq!((device(&all_gpu).as_str(), &all_gpu["reason"]), ("cuda:0", &Value::Null), "{all_gpu}");
@@ -143,7 +143,7 @@ fn gpu_reports_video_decoder_and_reason() {
         (FakeGpu::Works, "rocm", "unsuited", "GPUs of NVIDIA only"),
         (FakeGpu::Works, "mps", "unsuited", "GPUs of NVIDIA only"),
     ] {
-        let variables = [ON, ("GPU_BACKEND", backend)];
+        let variables = [GPU_DECODING, ("GPU_BACKEND", backend)];
         let entry = operation(&folder, gpu, &variables);
         let reason = entry["reason"].as_str().unwrap();
         assert_eq!((device(&entry).as_str(), &entry["reason_kind"]), ("cpu", &kind.into()), "{entry}");
@@ -154,12 +154,12 @@ fn gpu_reports_video_decoder_and_reason() {
     }
 }
 
-/// Without ffmpeg, nothing decodes videos, so there is no fallback.
+/// Without ffmpeg, videos are not decoded, so there is no fallback.
 #[test]
 fn missing_ffmpeg_is_reported_as_reason_without_fallback() {
     let (folder, _) = TestFolder::with_small_models();
     let mut command = folder.facecrawl(&["gpu", "--json"]);
-    command.env("MODEL_PACK", "fixture").env("FFMPEG", "/no/such/ffmpeg").envs([ON, STRICT]);
+    command.env("MODEL_PACK", "fixture").env("FFMPEG", "/no/such/ffmpeg").envs([GPU_DECODING, STRICT]);
     let report = Output::run(&mut command).success().json();
     let entry = &report["operations"][5];
     assert_eq!((&entry["effective"], &entry["reason_kind"]), (&"none".into(), &"program_missing".into()));
@@ -173,7 +173,7 @@ fn real_ffmpeg_without_gpu_falls_back_with_reason() {
     let (folder, _) = TestFolder::with_small_models();
     let mut command = folder.facecrawl(&["gpu", "--json"]);
     command.env("MODEL_PACK", "fixture").env("FFMPEG", testing::ffmpeg());
-    command.env("GPU_DEVICE_ID", "250").env("GPU_BACKEND", "cuda").envs([ON]);
+    command.env("GPU_DEVICE_ID", "250").env("GPU_BACKEND", "cuda").envs([GPU_DECODING]);
     let finished = Output::run(&mut command).success();
     let entry = &finished.json()["operations"][5];
     assert_eq!((&entry["requested"], &entry["effective"]), (&"cuda".into(), &"cpu".into()), "{entry}");
@@ -195,18 +195,18 @@ fn failed_gpu_decoding_continues_on_cpu_unless_forced() {
         Output::run(command.env_remove("MODEL_PACK"))
     };
     let cpu = run(&[]).success().json();
-    let finished = run(&[ON]).success();
+    let finished = run(&[GPU_DECODING]).success();
     assert_contains(&finished.stderr, &["the CPU decodes the rest of it", "cuvidDecodePicture failed"]);
     let gpu = finished.json();
-    let found = |report: &Value| {
+    let frames_and_tracks = |report: &Value| {
         let result = &report["results"][0];
         assert!(result["video"]["frames"].as_u64().unwrap() > 10, "{report}");
         (result["video"]["frames"].clone(), result["tracks"].clone())
     };
-    assert_eq!(found(&gpu), found(&cpu));
+    assert_eq!(frames_and_tracks(&gpu), frames_and_tracks(&cpu));
     let used = std::fs::read_to_string(folder.path().join("gpus")).unwrap();
-    assert_eq!(used.lines().count(), 2, "the proof and the video");
-    let strict = run(&[ON, STRICT]).assert_status(1).json();
+    assert_eq!(used.lines().count(), 2, "the self-test and the video");
+    let strict = run(&[GPU_DECODING, STRICT]).assert_status(1).json();
     let error = &strict["results"][0]["error"];
     assert_eq!(error["code"], "video_unavailable", "{strict}");
     assert!(error.to_string().contains("FORCE_GPU_ONLY"), "{error}");
@@ -216,7 +216,7 @@ fn failed_gpu_decoding_continues_on_cpu_unless_forced() {
 #[testing::test(flavor = "multi_thread")]
 async fn service_counts_and_reports_gpu_fallback() {
     let (folder, database) = (TestFolder::with_small_models().0, TestDatabase::create().await);
-    let mut command = command(&folder, FakeGpu::Missing, &["serve", "--port", "0"], &[ON]);
+    let mut command = command(&folder, FakeGpu::Missing, &["serve", "--port", "0"], &[GPU_DECODING]);
     let service = Service::start(command.env("DATABASE_URL", database.url()));
     let (status, report) = get(&format!("{}/gpu", service.base)).await;
     let report: Value = serde_json::from_str(&report).unwrap();

@@ -1,7 +1,7 @@
 //! Compares the faces in a folder of photographs with each other. Reports the false match rate
-//! (FMR: the share of pairs of two people that match) and the false non-match rate (FNMR: the share
-//! of pairs of one person that do not match) of embeddings at several similarities, and of
-//! sketches.
+//! (FMR) and the false non-match rate (FNMR) of embeddings at several similarities, and of
+//! sketches. The FMR is the share of pairs of two people that match. The FNMR is the share of pairs
+//! of one person that do not match.
 //!
 //! Genuine pairs are faces of one person in two images that are not near duplicates. Impostor pairs
 //! are `certain` (two faces of one photograph, or two different known people) or `presumed` (all
@@ -41,18 +41,18 @@ pub(crate) struct Arguments {
 struct Face {
     file: String,
     person: Option<String>,
-    passed: bool,
-    strict: bool,
+    passes_standard: bool,
+    passes_strict: bool,
     hashes: PerceptualHashes,
     embedding: Embedding,
-    /// The sketch with each secret.
+    /// One sketch for each secret.
     sketches: Vec<Vec<u8>>,
 }
 
 #[derive(Default)]
 struct Pairs {
     similarities: Vec<f32>,
-    /// Numbers of differing bits with each secret.
+    /// Number of differing bits for each pair and secret.
     differing: Vec<usize>,
 }
 
@@ -67,9 +67,9 @@ impl Pairs {
     }
 
     /// Returns the share of the sketches that differ in at most `max_bits` bits.
-    fn alike(&self, max_bits: usize) -> f64 {
-        let alike = self.differing.iter().filter(|bits| **bits <= max_bits).count();
-        common::rounded(alike as f64 / self.differing.len().max(1) as f64, 4)
+    fn share_within(&self, max_bits: usize) -> f64 {
+        let count = self.differing.iter().filter(|bits| **bits <= max_bits).count();
+        common::rounded(count as f64 / self.differing.len().max(1) as f64, 4)
     }
 }
 
@@ -78,14 +78,17 @@ fn count_differing_bits(a: &[u8], b: &[u8]) -> usize {
 }
 
 pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
-    let analyzer = analyzer(arguments)?;
-    let faces = faces(&analyzer, arguments).await?;
+    let analyzer = start_analyzer(arguments)?;
+    let faces = analyze_faces(&analyzer, arguments).await?;
     let embedder = analyzer.engine().embedder();
     let max_bits = pipeline::max_differing_bits(embedder) as usize;
     let mut populations = serde_json::Map::new();
     type Filter = fn(&&Face) -> bool;
-    let filters: [(&str, Filter); 3] =
-        [("strict", |face| face.strict), ("standard", |face| face.passed), ("any_quality", |_| true)];
+    let filters: [(&str, Filter); 3] = [
+        ("strict", |face| face.passes_strict),
+        ("standard", |face| face.passes_standard),
+        ("any_quality", |_| true),
+    ];
     for (name, filter) in filters {
         let selection: Vec<&Face> = faces.iter().filter(filter).collect();
         populations.insert(name.into(), report(&selection, embedder.match_threshold, max_bits)?);
@@ -96,7 +99,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
     }))
 }
 
-fn analyzer(arguments: &Arguments) -> Result<Analyzer> {
+fn start_analyzer(arguments: &Arguments) -> Result<Analyzer> {
     let manifest = Manifest::load(&arguments.models).map_err(Error::msg)?;
     let pack = manifest.pack(&arguments.pack).context("there is no such pack")?;
     let backend = CpuBackend::NAMES.into_iter().find(|(name, _)| *name == arguments.cpu_backend);
@@ -111,7 +114,7 @@ fn analyzer(arguments: &Arguments) -> Result<Analyzer> {
     Ok(Analyzer::new(engine, pipeline::Config::default()))
 }
 
-async fn faces(analyzer: &Analyzer, arguments: &Arguments) -> Result<Vec<Face>> {
+async fn analyze_faces(analyzer: &Analyzer, arguments: &Arguments) -> Result<Vec<Face>> {
     let list = std::fs::read_to_string(&arguments.people)?;
     let people: HashMap<&str, &str> = list.lines().filter_map(|line| line.split_once(',')).collect();
     let secret = |number| Secret::new(format!("a secret for measuring, number {number}.0"));
@@ -127,8 +130,8 @@ async fn faces(analyzer: &Analyzer, arguments: &Arguments) -> Result<Vec<Face>> 
             faces.push(Face {
                 person: people.get(&*file).filter(|_| index == 0).map(|person| (*person).to_owned()),
                 file: file.clone(),
-                passed: quality.passed,
-                strict: quality.unmet_limits(Profile::Strict).is_empty(),
+                passes_standard: quality.passed,
+                passes_strict: quality.unmet_limits(Profile::Strict).is_empty(),
                 hashes: analysis.hashes,
                 sketches: sketchers.iter().map(sketch).collect(),
                 embedding,
@@ -163,7 +166,7 @@ fn report(faces: &[&Face], match_threshold: f32, max_bits: usize) -> Result<Valu
     most_similar.sort_by(|a, b| b.0.total_cmp(&a.0));
     most_similar.truncate(12);
     let count = |pairs: &Pairs| pairs.similarities.len();
-    let at = |threshold: f32| {
+    let report_at = |threshold: f32| {
         json!({
             "threshold": common::rounded(f64::from(threshold), 3), "missed": count(&genuine) - genuine.count_matches(threshold),
             "matched_certain": certain.count_matches(threshold), "matched_presumed": presumed.count_matches(threshold),
@@ -171,10 +174,10 @@ fn report(faces: &[&Face], match_threshold: f32, max_bits: usize) -> Result<Valu
     };
     let thresholds = (4..=14).map(|step| step as f32 * 0.05).chain([match_threshold]);
     let sketches = [max_bits - 10, max_bits - 5, max_bits, max_bits + 5, max_bits + 10].map(|max_bits| {
-        json!({"max_differing_bits": max_bits, "missed": common::rounded(1.0 - genuine.alike(max_bits), 4), "matched_certain": certain.alike(max_bits)})
+        json!({"max_differing_bits": max_bits, "missed": common::rounded(1.0 - genuine.share_within(max_bits), 4), "matched_certain": certain.share_within(max_bits)})
     });
     Ok(json!({
         "faces": faces.len(), "genuine": count(&genuine), "certain": count(&certain), "presumed": count(&presumed),
-        "thresholds": thresholds.map(at).collect::<Vec<_>>(), "sketches": sketches, "most_similar_impostors": most_similar,
+        "thresholds": thresholds.map(report_at).collect::<Vec<_>>(), "sketches": sketches, "most_similar_impostors": most_similar,
     }))
 }

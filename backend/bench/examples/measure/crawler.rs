@@ -22,23 +22,25 @@ pub(crate) struct Arguments {
     folder: PathBuf,
 }
 
-enum Done {
+enum Outcome {
     Page(Vec<Url>, Vec<Url>),
     Image,
     Failed,
 }
 
-async fn page(fetcher: Fetcher, url: Url) -> Done {
-    let Ok(reply) = fetcher.fetch(Request::new(url, Kind::Page), &AnyHop).await else { return Done::Failed };
+async fn fetch_page(fetcher: Fetcher, url: Url) -> Outcome {
+    let Ok(reply) = fetcher.fetch(Request::new(url, Kind::Page), &AnyHop).await else {
+        return Outcome::Failed;
+    };
     let page = extract_page(&reply.body, &reply.url, reply.content_type.as_deref(), fetcher.agent(), None);
     let links = page.links.into_iter().map(|link| link.url).collect();
-    Done::Page(links, page.images.into_iter().map(|image| image.url).collect())
+    Outcome::Page(links, page.images.into_iter().map(|image| image.url).collect())
 }
 
-async fn image(fetcher: Fetcher, url: Url, file: PathBuf) -> Done {
+async fn fetch_image(fetcher: Fetcher, url: Url, file: PathBuf) -> Outcome {
     match fetcher.fetch(Request::new(url, Kind::Image), &AnyHop).await {
-        Ok(reply) if tokio::fs::write(file, &reply.body).await.is_ok() => Done::Image,
-        _ => Done::Failed,
+        Ok(reply) if tokio::fs::write(file, &reply.body).await.is_ok() => Outcome::Image,
+        _ => Outcome::Failed,
     }
 }
 
@@ -62,17 +64,18 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
             requests += 1;
             let file = arguments.folder.join(format!("{requests}.jpg"));
             running.push(if is_page {
-                tokio::spawn(page(fetcher.clone(), url))
+                tokio::spawn(fetch_page(fetcher.clone(), url))
             } else {
-                tokio::spawn(image(fetcher.clone(), url, file))
+                tokio::spawn(fetch_image(fetcher.clone(), url, file))
             });
         }
         let Some(outcome) = running.next().await else { break };
         match outcome? {
-            Done::Page(links, image_urls) => {
+            Outcome::Page(links, image_urls) => {
                 pages += 1;
                 let is_in_scope = |url: &Url| Scope::Host.contains(std::slice::from_ref(&seed), &[], url);
-                let links = links.into_iter().filter(|url| is_in_scope(url) && urls::trap(url).is_none());
+                let links =
+                    links.into_iter().filter(|url| is_in_scope(url) && urls::trap_reason(url).is_none());
                 let image_urls = image_urls.into_iter().map(|url| (url, false));
                 for (url, is_page) in links.map(|url| (url, true)).chain(image_urls) {
                     if robots.allows(&url) && visited.insert(url.clone()) {
@@ -80,8 +83,8 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
                     }
                 }
             }
-            Done::Image => images += 1,
-            Done::Failed => failed += 1,
+            Outcome::Image => images += 1,
+            Outcome::Failed => failed += 1,
         }
     }
     let seconds = started.elapsed().as_secs_f64();

@@ -1,11 +1,11 @@
-//! Measures how much a crawl writes to the database: bytes per row of every table and index, and
-//! for each image the WAL, the commits and the written pages of 8 kB.
+//! Measures how much a crawl writes to the database. Reports the bytes per row of every table and
+//! index. For each image, also reports the WAL, the commits and the written pages of 8 kB.
 //!
-//! The store and the queue are called in the same way as by the jobs of a crawl: page by page and
-//! image by image, in the same transactions. Nothing is fetched and no model runs. Every page
-//! contains eight images, and every image contains four faces. Addresses have about 60 characters;
-//! hashes and embeddings are random. The server should have no other load, because WAL is counted
-//! for the whole server. `docs/explanation/SCALING.md` uses the report.
+//! Calls the store and the queue in the same way as the jobs of a crawl do: page by page and image
+//! by image, in the same transactions. Nothing is fetched and no model runs. Every page contains
+//! eight images, and every image contains four faces. Addresses have about 60 characters; hashes
+//! and embeddings are random. The server should have no other load, because WAL is counted for the
+//! whole server. `docs/explanation/SCALING.md` uses the report.
 use crate::common::{per_second, rounded};
 use anyhow::{Result, anyhow};
 use domain::{CrawlKind, ImageState, PageState};
@@ -13,7 +13,7 @@ use queue::{Claim, NewJob, Queue};
 use serde_json::{Value, json};
 use std::time::Instant;
 use store::Store;
-use store::crawls::pages::{Admitted, ImageUrlResult, NewImageUrl, NewPage, PageResult};
+use store::crawls::pages::{AdmittedUrl, ImageUrlResult, NewImageUrl, NewPage, PageResult};
 use store::faces::NewFace;
 use store::images::NewImage;
 use testing::embeddings::Random;
@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 const IMAGES_PER_PAGE: usize = 8;
 const FACES_PER_IMAGE: usize = 4;
-/// Number of pages that one call admits, as for the links of one page.
+/// Number of pages that one call admits, like the links of one page.
 const LINKS: usize = 50;
 
 #[derive(clap::Args)]
@@ -54,14 +54,14 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
     let meter = Meter::begin(&database).await;
     let mut read = 0;
     while let Some(job) = crawl.claim("scan_page").await? {
-        crawl.page(job, read).await?;
+        crawl.process_page(job, read).await?;
         read += 1;
     }
     let page_report = meter.finish(read).await;
     let meter = Meter::begin(&database).await;
     let mut stored = 0;
     while let Some(job) = crawl.claim("scan_image").await? {
-        crawl.image(job).await?;
+        crawl.process_image(job).await?;
         stored += 1;
     }
     let image_report = meter.finish(stored).await;
@@ -115,8 +115,8 @@ impl Crawl {
         Ok(Self { store, queue, id, collection, model, dimensions, random: Random(1) })
     }
 
-    fn jobs(&self, kind: &str, rows: &[Admitted]) -> Vec<NewJob> {
-        let job = |row: &Admitted| NewJob {
+    fn new_jobs(&self, kind: &str, rows: &[AdmittedUrl]) -> Vec<NewJob> {
+        let job = |row: &AdmittedUrl| NewJob {
             unique_key: Some(row.id.to_string()),
             group_id: Some(self.id),
             partition_key: Some("www.example.org".into()),
@@ -137,7 +137,7 @@ impl Crawl {
         for links in new_pages.chunks(LINKS) {
             let mut tx = self.store.begin().await?;
             let rows = self.store.ledger().admit_pages(tx.conn(), self.id, i64::MAX, links).await?;
-            self.queue.enqueue(tx.conn(), &self.jobs("scan_page", &rows)).await?;
+            self.queue.enqueue(tx.conn(), &self.new_jobs("scan_page", &rows)).await?;
             tx.commit().await?;
         }
         Ok(())
@@ -157,7 +157,7 @@ impl Crawl {
         }
     }
 
-    async fn page(&self, (claim, row): (Claim, Uuid), number: usize) -> Result<()> {
+    async fn process_page(&self, (claim, row): (Claim, Uuid), number: usize) -> Result<()> {
         let page_url = format!("http://www.example.org/articles/2030/01/a-story-number-{number}.html");
         let image = |n| NewImageUrl {
             requested_url: None,
@@ -176,15 +176,15 @@ impl Crawl {
         self.queue.complete(tx.conn(), claim).await?;
         let rows = self.store.ledger().admit_images(tx.conn(), self.id, i64::MAX, &images).await?;
         self.store.ledger().settle_page(tx.conn(), row, &result).await?;
-        self.queue.enqueue(tx.conn(), &self.jobs("scan_image", &rows)).await?;
+        self.queue.enqueue(tx.conn(), &self.new_jobs("scan_image", &rows)).await?;
         tx.commit().await?;
         Ok(())
     }
 
-    async fn image(&mut self, (claim, row): (Claim, Uuid)) -> Result<()> {
-        let thumbnail_key = Some(self.key("thumbnails", "webp"));
+    async fn process_image(&mut self, (claim, row): (Claim, Uuid)) -> Result<()> {
+        let thumbnail_key = Some(self.random_blob_key("thumbnails", "webp"));
         let image = NewImage { thumbnail_key, ..rows::image(&mut self.random) };
-        let faces: Vec<NewFace> = (0..FACES_PER_IMAGE).map(|_| self.face()).collect();
+        let faces: Vec<NewFace> = (0..FACES_PER_IMAGE).map(|_| self.new_face()).collect();
         let mut tx = self.store.begin().await?;
         self.queue.complete(tx.conn(), claim).await?;
         let inserted = self.store.images().insert(tx.conn(), self.collection, &image).await?;
@@ -197,7 +197,7 @@ impl Crawl {
         Ok(())
     }
 
-    fn face(&mut self) -> NewFace {
+    fn new_face(&mut self) -> NewFace {
         let part = json!({"value": 0.83, "raw": 412.25});
         let quality = json!({
             "overall": 0.81, "passed": true, "reasons": [], "blur": part, "sharpness": part, "brightness": part,
@@ -205,14 +205,14 @@ impl Crawl {
         });
         NewFace {
             quality: Some(quality),
-            chip_key: Some(self.key("chips", "png")),
-            crop_key: Some(self.key("crops", "jpg")),
-            ..rows::face(self.random.unit(self.dimensions), self.model, 0.81)
+            chip_key: Some(self.random_blob_key("chips", "png")),
+            crop_key: Some(self.random_blob_key("crops", "jpg")),
+            ..rows::face(self.random.unit_vector(self.dimensions), self.model, 0.81)
         }
     }
 
-    /// Returns a blob key in the form of the product's keys, which are SHA-256 in hexadecimal.
-    fn key(&mut self, prefix: &str, suffix: &str) -> String {
+    /// Returns a random blob key in the format of the product, which uses SHA-256 in hexadecimal.
+    fn random_blob_key(&mut self, prefix: &str, suffix: &str) -> String {
         let digest: String = (0..4).map(|_| format!("{:016x}", self.random.bits())).collect();
         format!("{prefix}/{}/{digest}.{suffix}", &digest[..2])
     }

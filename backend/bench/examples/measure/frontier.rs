@@ -20,7 +20,7 @@ use world::Sizes;
 pub(crate) struct Arguments {
     /// Numbers of hosts, each at least 100 and simulated in its own database; HOSTS:REQUESTS ends
     /// after that number of requests
-    #[arg(value_parser = sizes, default_values = ["1000", "10000", "1000000:50000"])]
+    #[arg(value_parser = parse_sizes, default_values = ["1000", "10000", "1000000:50000"])]
     hosts: Vec<Sizes>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) async fn measure(arguments: &Arguments) -> Value {
     json!({"runs": runs})
 }
 
-fn sizes(argument: &str) -> Result<Sizes, String> {
+fn parse_sizes(argument: &str) -> Result<Sizes, String> {
     let (hosts, requests) = argument.split_once(':').unwrap_or((argument, ""));
     let number = |text: &str| text.parse().map_err(|_| format!("{text:?} is no number"));
     let sizes = Sizes::for_hosts(number(hosts)?);

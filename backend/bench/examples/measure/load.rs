@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
 type File = (&'static str, Bytes);
 
 #[derive(Default)]
-struct Tally {
+struct Totals {
     latencies_ms: Vec<f64>,
     faces: usize,
     /// Number of errors by status or kind of failure.
@@ -50,38 +50,39 @@ async fn post(client: &Client, url: &Url, (kind, bytes): &File) -> Result<usize,
     Ok(response["faces"].as_array().map_or(0, Vec::len))
 }
 
-/// Posts the files one after the other, and begins with the file `first`.
-async fn connection(
+/// Posts the files one after the other, starting with the file at index `first`.
+async fn post_files(
     url: Url,
     files: Arc<Vec<File>>,
     first: usize,
-    until: Instant,
-    budget: Arc<AtomicUsize>,
-) -> Result<Tally> {
+    end: Instant,
+    remaining: Arc<AtomicUsize>,
+) -> Result<Totals> {
     let client = Client::builder().no_proxy().pool_max_idle_per_host(1).build()?;
-    let mut tally = Tally::default();
+    let mut totals = Totals::default();
     for file in files.iter().cycle().skip(first) {
-        let began = Instant::now();
-        let decrement = |budget: usize| budget.checked_sub(1);
-        if began >= until || budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decrement).is_err() {
+        let started = Instant::now();
+        let decrement = |remaining: usize| remaining.checked_sub(1);
+        if started >= end || remaining.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decrement).is_err()
+        {
             break;
         }
         match post(&client, &url, file).await {
             Ok(faces) => {
-                tally.latencies_ms.push(began.elapsed().as_secs_f64() * 1e3);
-                tally.faces += faces;
+                totals.latencies_ms.push(started.elapsed().as_secs_f64() * 1e3);
+                totals.faces += faces;
             }
-            Err(kind) => *tally.errors.entry(kind).or_default() += 1,
+            Err(kind) => *totals.errors.entry(kind).or_default() += 1,
         }
     }
-    Ok(tally)
+    Ok(totals)
 }
 
 pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
     let (url, connections) = (&arguments.target, arguments.connections);
     let host = url.host_str().and_then(|host| host.parse::<IpAddr>().ok());
     ensure!(host.is_some_and(|ip| ip.is_loopback()), "{url} is not on this machine");
-    let _installed = rustls::crypto::ring::default_provider().install_default();
+    let _result = rustls::crypto::ring::default_provider().install_default();
     let mut images: Vec<File> = Vec::new();
     for path in files(&arguments.folder) {
         if let Some(kind) = content_type(&path).filter(|kind| *kind != "image/avif") {
@@ -89,23 +90,23 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
         }
     }
     ensure!(!images.is_empty(), "{} contains no images", arguments.folder.display());
-    let (images, budget) = (Arc::new(images), Arc::new(AtomicUsize::new(arguments.count)));
-    let began = Instant::now();
-    let until = began + Duration::from_secs_f64(arguments.seconds);
+    let (images, remaining) = (Arc::new(images), Arc::new(AtomicUsize::new(arguments.count)));
+    let started = Instant::now();
+    let end = started + Duration::from_secs_f64(arguments.seconds);
     let start = |n: usize| {
         let first = n * images.len() / connections;
-        tokio::spawn(connection(url.clone(), images.clone(), first, until, budget.clone()))
+        tokio::spawn(post_files(url.clone(), images.clone(), first, end, remaining.clone()))
     };
-    let mut total = Tally::default();
-    for tally in join_all((0..connections).map(start)).await {
-        let tally = tally??;
-        total.latencies_ms.extend(tally.latencies_ms);
-        total.faces += tally.faces;
-        for (kind, count) in tally.errors {
+    let mut total = Totals::default();
+    for totals in join_all((0..connections).map(start)).await {
+        let totals = totals??;
+        total.latencies_ms.extend(totals.latencies_ms);
+        total.faces += totals.faces;
+        for (kind, count) in totals.errors {
             *total.errors.entry(kind).or_default() += count;
         }
     }
-    let (seconds, count) = (began.elapsed().as_secs_f64(), total.latencies_ms.len());
+    let (seconds, count) = (started.elapsed().as_secs_f64(), total.latencies_ms.len());
     let latency = Tail::of(&total.latencies_ms);
     Ok(json!({
         "images": count, "faces": total.faces, "seconds": seconds, "errors": total.errors,

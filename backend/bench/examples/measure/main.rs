@@ -1,7 +1,7 @@
 //! Runs one measurement and prints one JSON object on standard output; progress goes to standard
-//! error. Measurements that need a database create one on the server in `TEST_DATABASE_URL`, or
-//! else on a private server that does not sync to disk, and delete it at the end. `scripts/bench`
-//! uses a server that syncs.
+//! error. Measurements that need a database create one, and delete it at the end. They use the
+//! server in `TEST_DATABASE_URL`, or else a private server that does not sync to disk.
+//! `scripts/bench` uses a server that syncs.
 //!
 //!     cargo run --release -p facecrawl-bench --example measure -- MEASUREMENT --help
 mod accuracy;

@@ -1,5 +1,5 @@
-//! Measures how many edited copies of images are recognised by the near-duplicate rule, and how
-//! many by the look-ups that find candidates.
+//! Measures how many edited copies of images the near-duplicate rule recognises, and how many of
+//! them the look-ups for candidates find.
 use crate::common;
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -15,9 +15,9 @@ pub(crate) struct Arguments {
     folder: Option<PathBuf>,
 }
 
-/// An edit of an image. Marks are white or black, lie in the lower right corner, and have a width
-/// of some hundredths of the image's width and a height of half that share of its height. A crop
-/// removes a share of each side: left, top, right, bottom.
+/// An edit of an image. Marks are white or black and lie in the lower right corner. Their width is
+/// given in hundredths of the width of the image. Their height is half that share of the height of
+/// the image. A crop removes a share of each side: left, top, right, bottom.
 enum Edit {
     Jpeg(u8),
     Side(fn(u32) -> u32),

@@ -1,5 +1,5 @@
-//! Measures the jobs per second that are claimed and completed, on an otherwise empty table and
-//! with a backlog of other due jobs of the same kind and priority.
+//! Measures how many jobs per second are claimed and completed. One case uses an otherwise empty
+//! table, the other a backlog of other due jobs of the same kind and priority.
 use crate::common::{per_second, rounded};
 use anyhow::{Result, ensure};
 use bench::Spread;

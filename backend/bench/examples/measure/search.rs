@@ -1,6 +1,7 @@
-//! Measures search in many faces with each index, one after the other: recall against the exact
-//! result, latency without other load, with a filter, and while faces are being stored. Also
-//! measures the time and size of the index, and the comparisons of an erasure by likeness.
+//! Measures search in many faces with each index, one after the other. Reports the recall against
+//! the exact result, and the latency without other load, with a filter, and while faces are being
+//! stored. Also measures the time and size of the index, and the comparisons of an erasure by
+//! likeness.
 //!
 //! A person is a random unit vector. Faces and probes are random vectors near people.
 mod gallery;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use store::index::Pgvector;
 use store::index::changes::IndexSetState;
 use store::index::engine::VectorEngine;
-use store::index::external::{ExternalIndex, Followed};
+use store::index::external::{ExternalIndex, StepOutcome};
 use store::{Config, Store};
 use testing::TestDatabase;
 use tokio::task::JoinHandle;
@@ -24,7 +25,7 @@ use tokio::time::sleep;
 use uuid::Uuid;
 
 /// Minimum quality of the filtered search. A tenth of the faces have at least this quality.
-const LEAST_QUALITY: f32 = 0.9;
+const MIN_QUALITY: f32 = 0.9;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -131,15 +132,15 @@ async fn measure_engine(
     });
     eprintln!("{report}");
     let gallery = Arc::new(Gallery::new(store, Arc::clone(people), matches!(engine, Engine::Exact)));
-    for (name, least_quality) in [("all", None), ("a_tenth", Some(LEAST_QUALITY))] {
-        let recall = gallery.recall(probes, least_quality).await?;
-        report[name] = gallery.latency(arguments.searches, least_quality, 0).await?;
+    for (name, min_quality) in [("all", None), ("a_tenth", Some(MIN_QUALITY))] {
+        let recall = gallery.measure_recall(probes, min_quality).await?;
+        report[name] = gallery.measure_latency(arguments.searches, min_quality, 0).await?;
         report[name]["recall_at_10"] = json!(rounded(recall, 4));
         eprintln!("{name}: {}", report[name]);
     }
     report["while_storing"] =
-        gallery.while_storing(arguments.searches, arguments.rate, arguments.writes).await?;
-    report["storing_alone_ms_per_face"] = json!(gallery.storing().await?);
+        gallery.measure_while_storing(arguments.searches, arguments.rate, arguments.writes).await?;
+    report["storing_alone_ms_per_face"] = json!(gallery.measure_storing().await?);
     report["erasure_planned_s"] = json!(gallery.plan_erasure().await?);
     gallery.clean_up().await?;
     Ok(report)
@@ -148,7 +149,7 @@ async fn measure_engine(
 /// Number of faces that are copied, or of changes that are applied, in one step.
 const COPY_BATCH: i64 = 5_000;
 const CHANGE_BATCH: i64 = 1_000;
-/// Time between two attempts while an index has nothing to do.
+/// Time between two checks of an index that has no work.
 const PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -159,7 +160,7 @@ enum Kind {
 }
 
 enum Engine {
-    /// None: each search compares with every face of its collection.
+    /// No index: each search compares with every face of its collection.
     Exact,
     Pgvector,
     Qdrant(Arc<Server>),
@@ -203,9 +204,9 @@ impl Engine {
         };
         let index = ExternalIndex::new(store.pool().clone(), server.clone());
         index.take_over().await?;
-        copy(&index, store).await?;
+        copy_faces(&index, store).await?;
         let store = store.clone().with_index(Arc::new(index.clone()));
-        Ok(Built { store, follower: Some(tokio::spawn(follow(index))) })
+        Ok(Built { store, follower: Some(tokio::spawn(apply_changes(index))) })
     }
 
     /// Returns the space of an index in Postgres.
@@ -224,13 +225,13 @@ impl Engine {
             Self::Qdrant(server) => {
                 if let Some(follower) = built.and_then(|built| built.follower) {
                     follower.abort();
-                    let _aborted = follower.await;
-                    settle(server, store).await?;
+                    let _result = follower.await;
+                    wait_for_graphs(server, store).await?;
                 }
                 server.remove_all().await?;
                 ExternalIndex::release(store.pool(), self.name()).await?;
                 store.index().stop_changes().await?;
-                store.index().forget(self.name()).await?;
+                store.index().delete_records(self.name()).await?;
                 Ok(())
             }
         }
@@ -249,8 +250,8 @@ async fn drop_index(store: &Store, index: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the engine builds no graphs any more.
-async fn settle(engine: &Server, store: &Store) -> Result<()> {
+/// Waits until the engine has built all graphs.
+async fn wait_for_graphs(engine: &Server, store: &Store) -> Result<()> {
     let mut conn = store.pool().acquire().await?;
     for set in store.index().sets(&mut conn).await? {
         while !engine.info(&set.face_set()).await?.settled {
@@ -262,7 +263,7 @@ async fn settle(engine: &Server, store: &Store) -> Result<()> {
 
 /// Copies all faces to the index, and waits until searches use it. Up to 50,000 faces may then be
 /// outside the graphs.
-async fn copy(index: &ExternalIndex, store: &Store) -> Result<()> {
+async fn copy_faces(index: &ExternalIndex, store: &Store) -> Result<()> {
     loop {
         index.step(COPY_BATCH).await?;
         let mut conn = store.pool().acquire().await?;
@@ -276,10 +277,10 @@ async fn copy(index: &ExternalIndex, store: &Store) -> Result<()> {
     }
 }
 
-async fn follow(index: ExternalIndex) {
+async fn apply_changes(index: ExternalIndex) {
     loop {
         match index.step(CHANGE_BATCH).await {
-            Ok(Followed::Applied(1..)) => continue,
+            Ok(StepOutcome::Applied(1..)) => continue,
             Ok(_) => {}
             Err(error) => eprintln!("the index cannot follow: {error}"),
         }

@@ -40,7 +40,7 @@ impl Site {
     }
 }
 
-/// Each request of the index prints a line, because a crawl begins with it.
+/// Prints a line for each request, because a crawl begins with the index.
 async fn index(State(site): State<Arc<Site>>) -> Html<String> {
     eprintln!("index");
     Html((0..site.pages.len()).map(|n| format!("<a href=/page/{n}>{n}</a>\n")).collect())

@@ -1,6 +1,5 @@
-//! Decodes the frames of a sampling with and without an analysis, and collects the runs. Watches
-//! the processor time and the resident memory of this process and of the decoder's process
-//! meanwhile.
+//! Decodes the frames of a sampling with and without an analysis, and collects the runs. Also
+//! measures the CPU time and the resident memory of this process and of the decoder's process.
 use crate::{Process, Spread};
 use anyhow::Context;
 use inference::Priority;
@@ -19,7 +18,7 @@ use video::{Decoder, Index, VideoError, sampling};
 /// The result of decoding all frames once.
 pub(super) struct Decoded {
     /// Time for the list of keyframes and all frames.
-    pub(super) took: Duration,
+    pub(super) duration: Duration,
     pub(super) usage: Usage,
 }
 
@@ -32,22 +31,22 @@ pub(super) async fn decode(
     process: &Process,
 ) -> anyhow::Result<Decoded> {
     let (decoder, options) = (decoder.clone(), options.clone());
-    let watch = Arc::new(Watch::start(process)?);
-    let position = watch.clone();
+    let monitor = Arc::new(UsageMonitor::start(process)?);
+    let position_monitor = monitor.clone();
     // The decoder ends with its thread, so everything happens on one thread.
-    let read = move || read_all(&decoder, &file, &options, &position);
+    let read = move || read_all(&decoder, &file, &options, &position_monitor);
     let frames = tokio::task::spawn_blocking(read).await??;
-    let watch = Arc::into_inner(watch).context("the reader still runs")?;
-    let (took, usage) = watch.stop();
+    let monitor = Arc::into_inner(monitor).context("the reader still runs")?;
+    let (duration, usage) = monitor.stop();
     anyhow::ensure!(frames > 0, "the video has no frame that could be decoded");
-    Ok(Decoded { took, usage })
+    Ok(Decoded { duration, usage })
 }
 
 fn read_all(
     decoder: &Decoder,
     file: &File,
     options: &VideoOptions,
-    watch: &Watch,
+    monitor: &UsageMonitor,
 ) -> Result<u64, VideoError> {
     let index = decoder.index(file)?;
     let mut count = 0;
@@ -57,7 +56,7 @@ fn read_all(
             match frames.next_frame() {
                 Ok(Some(frame)) => {
                     count += 1;
-                    watch.at(frame.at_us);
+                    monitor.set_position(frame.at_us);
                     frames.recycle(frame.frame);
                 }
                 Ok(None) => break,
@@ -72,7 +71,7 @@ fn read_all(
 
 /// An analysis that succeeded.
 pub(super) struct Run {
-    pub(super) took: Duration,
+    pub(super) duration: Duration,
     pub(super) usage: Usage,
     pub(super) analysis: VideoAnalysis,
     /// Time of the last frame that was analysed, in microseconds.
@@ -103,7 +102,7 @@ impl Runs {
     /// Adds an analysis of the side with this number. `decoded` belongs to the same round.
     pub(super) fn add(&mut self, side: usize, analyzed: anyhow::Result<Run>, decoded: &Decoded) {
         match analyzed {
-            Ok(run) => self.sides[side].runs.push(Run { decoding: decoded.took, ..run }),
+            Ok(run) => self.sides[side].runs.push(Run { decoding: decoded.duration, ..run }),
             Err(error) => *self.sides[side].errors.entry(format!("{error:#}")).or_default() += 1,
         }
     }
@@ -117,43 +116,43 @@ pub(super) async fn analyze(
     options: &VideoOptions,
     process: &Process,
 ) -> anyhow::Result<Run> {
-    let watch = Watch::start(process)?;
-    let mut reporter = PositionReporter { watch: &watch, last_us: 0, faces: 0 };
+    let monitor = UsageMonitor::start(process)?;
+    let mut reporter = PositionReporter { monitor: &monitor, last_us: 0, faces: 0 };
     let video = VideoAnalyzer { analyzer, decoder, options, priority: Priority::Background };
     let analyzed = video.analyze(file, &mut reporter).await;
     let (last_us, faces) = (reporter.last_us, reporter.faces);
-    // Also ends the thread that takes the samples if the analysis failed.
-    let (took, usage) = watch.stop();
-    Ok(Run { took, usage, analysis: analyzed?, last_us, faces, decoding: Duration::ZERO })
+    // If the analysis failed, this also ends the thread that takes the samples.
+    let (duration, usage) = monitor.stop();
+    Ok(Run { duration, usage, analysis: analyzed?, last_us, faces, decoding: Duration::ZERO })
 }
 
-/// Tells the watch the position of the analysis.
+/// Reports the position of the analysis to the monitor.
 struct PositionReporter<'a> {
-    watch: &'a Watch,
+    monitor: &'a UsageMonitor,
     last_us: i64,
     faces: u64,
 }
 
 impl VideoProgress for PositionReporter<'_> {
-    fn opened(&mut self, _: &Index) {}
+    fn on_open(&mut self, _: &Index) {}
 
-    fn frame(&mut self, frame: FrameFaces<'_>) {
+    fn on_frame(&mut self, frame: FrameFaces<'_>) {
         self.last_us = frame.at_us;
         self.faces += frame.faces.len() as u64;
-        self.watch.at(frame.at_us);
+        self.monitor.set_position(frame.at_us);
     }
 }
 
-/// Returns the length of the video in seconds: as the file reports it, or else the time of the last
-/// frame that was analysed.
-pub(super) fn seconds_of(index: &Index, measured: &[Runs]) -> f64 {
+/// Returns the length of the video in seconds. If the file does not report it, returns the time of
+/// the last analysed frame.
+pub(super) fn video_seconds(index: &Index, measured: &[Runs]) -> f64 {
     let runs = measured.iter().flat_map(|runs| &runs.sides).flat_map(|side| &side.runs);
     let last_us = runs.map(|run| run.last_us).max().unwrap_or(0);
     index.duration_us.unwrap_or(last_us) as f64 / 1e6
 }
 
 /// Time between two samples.
-const PERIOD: Duration = Duration::from_millis(200);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default)]
 pub(super) struct Usage {
@@ -167,9 +166,9 @@ pub(super) struct Usage {
     pub(super) memory: Vec<MemorySample>,
 }
 
-struct Watch {
+struct UsageMonitor {
     position_us: Arc<AtomicI64>,
-    ended: Arc<AtomicBool>,
+    should_stop: Arc<AtomicBool>,
     sampler: JoinHandle<(Vec<MemorySample>, BTreeMap<&'static str, f64>)>,
     started: Instant,
     service: Option<f64>,
@@ -177,30 +176,30 @@ struct Watch {
     process: Process,
 }
 
-impl Watch {
+impl UsageMonitor {
     /// Starts to measure. Fails if no thread can be started.
     pub(super) fn start(process: &Process) -> io::Result<Self> {
-        let (position_us, ended) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicBool::new(false)));
-        let (position, end) = (position_us.clone(), ended.clone());
+        let (position_us, should_stop) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (position, thread_should_stop) = (position_us.clone(), should_stop.clone());
         let sampler = std::thread::Builder::new().name("watch".into()).spawn(move || {
             let mut threads = ThreadTimes::start();
             let mut memory = Vec::new();
             loop {
-                let stop = end.load(Ordering::Relaxed);
+                let stop = thread_should_stop.load(Ordering::Relaxed);
                 threads.sample();
-                if let Some(service) = own_resident() {
+                if let Some(service) = own_resident_bytes() {
                     let at_us = position.load(Ordering::Relaxed);
-                    memory.push(MemorySample { at_us, service, decoder: children_resident() });
+                    memory.push(MemorySample { at_us, service, decoder: children_resident_bytes() });
                 }
                 if stop {
                     return (memory, threads.parts());
                 }
-                std::thread::park_timeout(PERIOD);
+                std::thread::park_timeout(SAMPLE_INTERVAL);
             }
         })?;
         Ok(Self {
             position_us,
-            ended,
+            should_stop,
             sampler,
             started: Instant::now(),
             service: (process.cpu_seconds)(),
@@ -210,24 +209,24 @@ impl Watch {
     }
 
     /// Sets the position in the video in microseconds, to which later samples belong.
-    pub(super) fn at(&self, position_us: i64) {
+    pub(super) fn set_position(&self, position_us: i64) {
         self.position_us.store(position_us, Ordering::Relaxed);
     }
 
-    /// Ends the measurement. Returns the time since the start, and what was used.
+    /// Ends the measurement. Returns the time since the start, and the usage.
     fn stop(self) -> (Duration, Usage) {
-        let took = self.started.elapsed();
+        let duration = self.started.elapsed();
         let since = |start: Option<f64>, end: Option<f64>| end.zip(start).map(|(end, start)| end - start);
         let service = since(self.service, (self.process.cpu_seconds)());
         let decoder = since(self.decoder, (self.process.children_cpu_seconds)());
-        self.ended.store(true, Ordering::Relaxed);
+        self.should_stop.store(true, Ordering::Relaxed);
         self.sampler.thread().unpark();
         let (memory, parts) = self.sampler.join().unwrap_or_default();
-        (took, Usage { service, decoder, parts, memory })
+        (duration, Usage { service, decoder, parts, memory })
     }
 }
 
-/// Number of parts of the video.
+/// Number of equal parts of the video for which memory is reported.
 const TENTHS: usize = 10;
 
 /// The resident memory at one time, in bytes.
@@ -235,9 +234,9 @@ const TENTHS: usize = 10;
 pub(super) struct MemorySample {
     /// Position in the video in microseconds.
     at_us: i64,
-    /// That of this process.
+    /// Memory of this process.
     pub(super) service: u64,
-    /// That of the decoder's processes.
+    /// Memory of the decoder's processes.
     pub(super) decoder: u64,
 }
 
@@ -285,31 +284,33 @@ impl Resident {
 }
 
 /// Returns the resident memory of this process, or `None` if there is no `/proc`.
-fn own_resident() -> Option<u64> {
-    resident("self")
+fn own_resident_bytes() -> Option<u64> {
+    resident_bytes("self")
 }
 
 /// Returns the resident memory of the child processes. A child that still runs this program is not
-/// counted: until it becomes another program, its memory is that of its parent.
-fn children_resident() -> u64 {
-    let own_program = program("self");
-    let foreign = |process: &&str| own_program.is_none() || program(process) != own_program;
+/// counted, because it shares the memory of its parent until it executes another program.
+fn children_resident_bytes() -> u64 {
+    let own_program = executable_path("self");
+    let is_other_program = |process: &&str| own_program.is_none() || executable_path(process) != own_program;
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    children.map(|list| list.split_whitespace().filter(foreign).filter_map(resident).sum::<u64>()).sum()
+    children
+        .map(|list| list.split_whitespace().filter(is_other_program).filter_map(resident_bytes).sum::<u64>())
+        .sum()
 }
 
-fn program(process: &str) -> Option<PathBuf> {
+fn executable_path(process: &str) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{process}/exe")).ok()
 }
 
-fn resident(process: &str) -> Option<u64> {
+fn resident_bytes(process: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// First letters of the names of threads, and the part of the work that these threads do.
+/// Prefixes of the names of threads, and the part of the work that these threads do.
 const PARTS: [(&str, &str); 3] =
     [("video", "read"), ("face_detection", "detect"), ("face_embedding", "embed")];
 /// The part of the other threads: canvases, chips, quality, tracks.
@@ -325,12 +326,12 @@ struct ThreadTimes {
 
 impl ThreadTimes {
     pub(super) fn start() -> Self {
-        let before = read().map(|(number, _, time)| (number, time)).collect();
+        let before = read_threads().map(|(number, _, time)| (number, time)).collect();
         Self { before, latest: HashMap::new() }
     }
 
     pub(super) fn sample(&mut self) {
-        self.latest.extend(read().map(|(number, name, time)| (number, (name, time))));
+        self.latest.extend(read_threads().map(|(number, name, time)| (number, (name, time))));
     }
 
     /// Returns the seconds by part; empty if the system does not report them.
@@ -338,18 +339,18 @@ impl ThreadTimes {
         let mut parts = BTreeMap::new();
         for (number, (name, time)) in &self.latest {
             let before = self.before.get(number).copied().unwrap_or(0);
-            *parts.entry(part(name)).or_default() += time.saturating_sub(before) as f64 / 1e9;
+            *parts.entry(part_of_thread(name)).or_default() += time.saturating_sub(before) as f64 / 1e9;
         }
         parts
     }
 }
 
-fn part(name: &str) -> &'static str {
-    PARTS.iter().find(|(first, _)| name.starts_with(first)).map_or(OTHER, |(_, part)| part)
+fn part_of_thread(name: &str) -> &'static str {
+    PARTS.iter().find(|(prefix, _)| name.starts_with(prefix)).map_or(OTHER, |(_, part)| part)
 }
 
 /// Returns number, name and CPU time in nanoseconds of every thread.
-fn read() -> impl Iterator<Item = (String, String, u64)> {
+fn read_threads() -> impl Iterator<Item = (String, String, u64)> {
     let folder = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     folder.filter_map(|entry| {
         let text = |name: &str| std::fs::read_to_string(entry.path().join(name)).ok();
@@ -382,19 +383,19 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn reads_memory_of_process_and_children() {
-        assert!(own_resident().is_some_and(|bytes| bytes > 100_000));
+        assert!(own_resident_bytes().is_some_and(|bytes| bytes > 100_000));
         let mut child = std::process::Command::new("sleep").arg("30").spawn().expect("a process");
         let started = std::time::Instant::now();
-        while children_resident() < 100_000 {
+        while children_resident_bytes() < 100_000 {
             assert!(started.elapsed().as_secs() < 20, "the process has no memory");
             std::thread::yield_now();
         }
-        child.kill().and_then(|()| child.wait()).expect("it ends");
+        child.kill().and_then(|()| child.wait()).expect("the child ends");
     }
 
     #[test]
     fn thread_name_determines_pipeline_part() {
         let names = ["video\n", "face_detection-\n", "face_embedding-\n", "tokio-rt-worker\n"];
-        assert_eq!(names.map(part), ["read", "detect", "embed", "other"]);
+        assert_eq!(names.map(part_of_thread), ["read", "detect", "embed", "other"]);
     }
 }

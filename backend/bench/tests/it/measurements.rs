@@ -6,8 +6,8 @@ mod simulation;
 mod world;
 
 use bench::{
-    BatchSearch, BenchImages, BenchTarget, Counters, Device, Plan, Process, Side, SideReport, gain, measure,
-    svg,
+    BatchSearch, BenchImages, BenchTarget, Counters, Device, Plan, Process, Side, SideReport, compute_gain,
+    draw_svg, measure,
 };
 use inference::{Engine, Manifest, Operation, ResolvedPack};
 use pipeline::Analyzer;
@@ -62,8 +62,8 @@ async fn measures_every_operation_under_documented_name() {
     let images = images(&[&files[0], &files[1]]);
     let mut measured = Vec::new();
     let results =
-        measure(&plan(&BenchTarget::ALL), std::slice::from_ref(&side), &[images], &process(), |what| {
-            measured.push(what.to_owned())
+        measure(&plan(&BenchTarget::ALL), std::slice::from_ref(&side), &[images], &process(), |name| {
+            measured.push(name.to_owned())
         })
         .await
         .unwrap();
@@ -78,7 +78,7 @@ async fn measures_every_operation_under_documented_name() {
         for figure in ["median_time_ms", "p95_time_ms", "min_time_ms", "max_time_ms", "stdev_time_ms"] {
             assert!(result[figure].is_number(), "{figure}: {result}");
         }
-        for operation in target.uses() {
+        for operation in target.operations() {
             assert_eq!(result["device"][operation.name()]["effective"], "cpu", "{result}");
         }
         assert_eq!((&result["on_gpu"], &result["fell_back"]), (&"none".into(), &false.into()));
@@ -138,7 +138,7 @@ async fn batch_search_stops_at_first_failed_batch() {
 fn report(time: f64, effective: &str) -> SideReport {
     let fell_back = effective == "cpu";
     let reason = fell_back.then(|| "no driver".to_owned());
-    let device = Device { asked: "cuda".into(), effective: effective.into(), reason, fell_back };
+    let device = Device { requested: "cuda".into(), effective: effective.into(), reason, fell_back };
     SideReport {
         mean_time_ms: Some(time),
         mean_throughput: 1000.0 / time,
@@ -151,14 +151,17 @@ fn report(time: f64, effective: &str) -> SideReport {
 
 #[test]
 fn gain_is_relative_to_cpu_and_absent_after_fallback() {
-    let result = gain(&report(78.5, "cpu"), &report(45.2, "cuda:0"));
+    let result = compute_gain(&report(78.5, "cpu"), &report(45.2, "cuda:0"));
     assert!((result.time_improvement_percent.unwrap() - 42.4).abs() < 0.05, "{result:?}");
     assert!((result.throughput_improvement_percent.unwrap() - 73.7).abs() < 0.05, "{result:?}");
-    let fallen = gain(&report(78.5, "cpu"), &report(45.2, "cpu"));
-    assert_eq!((fallen.time_improvement_percent, fallen.throughput_improvement_percent), (None, None));
-    assert!(fallen.note.unwrap().contains("no driver"));
+    let after_fallback = compute_gain(&report(78.5, "cpu"), &report(45.2, "cpu"));
+    assert_eq!(
+        (after_fallback.time_improvement_percent, after_fallback.throughput_improvement_percent),
+        (None, None)
+    );
+    assert!(after_fallback.note.unwrap().contains("no driver"));
     let failing = SideReport { runtime_fallbacks: 3, ..report(45.2, "cuda:0") };
-    assert_eq!(gain(&report(78.5, "cpu"), &failing).time_improvement_percent, None);
+    assert_eq!(compute_gain(&report(78.5, "cpu"), &failing).time_improvement_percent, None);
 }
 
 #[test]
@@ -168,7 +171,7 @@ fn svg_plot_is_well_formed_with_all_bars() {
         ("gpu_true".to_owned(), report(10.0, "cuda:0")),
     ]);
     let sizes = BTreeMap::from([("medium".to_owned(), sides)]);
-    let drawn = svg(&BTreeMap::from([("face_detection".to_owned(), sizes)]), "a < b & \"c\"");
+    let drawn = draw_svg(&BTreeMap::from([("face_detection".to_owned(), sizes)]), "a < b & \"c\"");
     assert_eq!(drawn.matches("<rect").count(), 3, "the background and two bars");
     assert!(
         drawn.contains(">25.0<")

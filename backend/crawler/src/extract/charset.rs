@@ -55,7 +55,7 @@ fn find_charset(text: &[u8]) -> Option<&'static Encoding> {
     find_label(text, b"charset")
 }
 
-/// Returns the encoding named after `key` and `=`, quoted or not.
+/// Returns the encoding whose name follows `key` and `=`, quoted or not.
 fn find_label(text: &[u8], key: &[u8]) -> Option<&'static Encoding> {
     let lower = text.to_ascii_lowercase();
     let mut start = 0;

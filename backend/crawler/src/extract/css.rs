@@ -25,7 +25,7 @@ pub(super) fn find_images(text: &str, is_attribute: bool, mut on_image: impl FnM
 #[derive(Clone, Copy)]
 enum Part {
     Start,
-    /// After the name of a property. The flag tells whether its value can contain images.
+    /// After the name of a property. The flag is set if its value can contain images.
     Name(bool),
     /// In a value that can contain images.
     Images,

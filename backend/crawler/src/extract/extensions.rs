@@ -1,7 +1,7 @@
 //! Determines from the extension of a URL whether it may lead to an image or to a page, before
 //! anything is fetched.
 
-/// What a URL leads to, according to its extension.
+/// The kind of file at a URL, according to its extension.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     /// A file that the decoders can read, for some formats only with ffmpeg.

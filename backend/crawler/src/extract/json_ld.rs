@@ -1,7 +1,7 @@
 //! Finds images and videos in `<script type="application/ld+json">`.
 use serde_json::Value;
 
-/// What an address in the data is.
+/// The kind of file at an address in the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Media {
     Image,
@@ -34,7 +34,7 @@ fn walk(value: &Value, on_media: &mut impl FnMut(Media, &str)) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| walk(item, on_media)),
         Value::Object(object) => {
-            if is_a(value, &["ImageObject", "Photograph", "Photo"]) && image(value, on_media) {
+            if is_a(value, &["ImageObject", "Photograph", "Photo"]) && report_image(value, on_media) {
                 // The object's own addresses are already processed. Its other values (author,
                 // embedded data) may contain images.
                 for (key, inner) in object {
@@ -49,15 +49,15 @@ fn walk(value: &Value, on_media: &mut impl FnMut(Media, &str)) {
             let is_media_file = is_video || is_a(value, &["AudioObject", "MediaObject"]);
             for (key, inner) in object {
                 match key.as_str() {
-                    key if IMAGE.contains(&key) => images(inner, on_media),
-                    "thumbnailUrl" | "thumbnailURL" => images(inner, on_media),
+                    key if IMAGE.contains(&key) => report_images(inner, on_media),
+                    "thumbnailUrl" | "thumbnailURL" => report_images(inner, on_media),
                     "contentUrl" if is_video => {
                         if let Some(url) = first_text(inner) {
                             on_media(Media::Video, url);
                         }
                     }
                     // The `contentUrl` of a video or a sound is not an image.
-                    "contentUrl" if !is_media_file => images(inner, on_media),
+                    "contentUrl" if !is_media_file => report_images(inner, on_media),
                     _ => walk(inner, on_media),
                 }
             }
@@ -67,11 +67,11 @@ fn walk(value: &Value, on_media: &mut impl FnMut(Media, &str)) {
 }
 
 /// Reads the value of an image property: text, an object, or a list of them.
-fn images(value: &Value, on_media: &mut impl FnMut(Media, &str)) {
+fn report_images(value: &Value, on_media: &mut impl FnMut(Media, &str)) {
     match value {
         Value::String(url) => on_media(Media::Image, url),
-        Value::Array(items) => items.iter().for_each(|item| images(item, on_media)),
-        Value::Object(object) if !image(value, on_media) => {
+        Value::Array(items) => items.iter().for_each(|item| report_images(item, on_media)),
+        Value::Object(object) if !report_image(value, on_media) => {
             object.values().for_each(|inner| walk(inner, on_media));
         }
         _ => {}
@@ -80,7 +80,7 @@ fn images(value: &Value, on_media: &mut impl FnMut(Media, &str)) {
 
 /// Calls `on_media` with the best address of an image object. Returns `false` if the object has no
 /// address.
-fn image(value: &Value, on_media: &mut impl FnMut(Media, &str)) -> bool {
+fn report_image(value: &Value, on_media: &mut impl FnMut(Media, &str)) -> bool {
     let address = ["contentUrl", "url", "thumbnailUrl", "@id", "@value"]
         .iter()
         .find_map(|key| first_text(value.get(key)?).filter(|text| *key != "@id" || !text.contains('#')));

@@ -52,7 +52,7 @@ pub(super) struct ImageFile {
     /// The kind of markup in which it was found.
     pub(super) found_in: &'static str,
     /// Whether the service can certainly or probably decode its type.
-    decodable: bool,
+    is_decodable: bool,
     /// Width in pixels; 0 if unknown.
     width: u32,
     /// `min-width` of the media query in pixels, because layouts for wide screens use the larger
@@ -77,23 +77,23 @@ pub(super) struct ImageAttributes {
 }
 
 impl ImageAttributes {
-    /// Adds the element's candidates to `candidates`. Candidates of lazy loaders come first.
+    /// Adds the element's candidates to `files`. Candidates of lazy loaders come first.
     pub(super) fn add_candidates(&self, files: &mut Vec<ImageFile>) {
         let media = self.media.as_deref().map_or(0, media_rank);
-        let is_decodable = self.mime.as_deref().is_none_or(is_decodable_type);
+        let has_decodable_type = self.mime.as_deref().is_none_or(is_decodable_type);
         let mut push = |url: &str, found_in, width, density| {
             if is_fetchable(url) {
-                let decodable = is_decodable && !is_undecodable(url);
-                files.push(ImageFile { url: url.to_owned(), found_in, decodable, width, media, density });
+                let is_decodable = has_decodable_type && !is_undecodable(url);
+                files.push(ImageFile { url: url.to_owned(), found_in, is_decodable, width, media, density });
             }
         };
-        for (url, width, density) in parse(self.lazy_srcset.as_deref().unwrap_or_default()) {
+        for (url, width, density) in parse_srcset(self.lazy_srcset.as_deref().unwrap_or_default()) {
             push(url, "lazy", width, density);
         }
         if let Some(url) = &self.lazy_src {
             push(url, "lazy", 0, 1.0);
         }
-        for (url, width, density) in parse(self.srcset.as_deref().unwrap_or_default()) {
+        for (url, width, density) in parse_srcset(self.srcset.as_deref().unwrap_or_default()) {
             push(url, "srcset", width, density);
         }
         if let Some(url) = &self.src {
@@ -106,8 +106,8 @@ impl ImageAttributes {
 /// first, as a browser does.
 pub(super) fn select_best(candidates: &[ImageFile]) -> Option<&ImageFile> {
     candidates.iter().reduce(|best, next| {
-        let order = (next.decodable, next.width, next.media)
-            .cmp(&(best.decodable, best.width, best.media))
+        let order = (next.is_decodable, next.width, next.media)
+            .cmp(&(best.is_decodable, best.width, best.media))
             .then(next.density.total_cmp(&best.density));
         if order.is_gt() { next } else { best }
     })
@@ -163,7 +163,7 @@ fn media_rank(query: &str) -> i64 {
 /// Splits a `srcset` into URLs as written, widths in pixels (0 without a `w` descriptor) and
 /// densities (1 without an `x` descriptor). Commas inside a URL are part of it. Omits entries with
 /// invalid descriptors.
-fn parse(text: &str) -> Vec<(&str, u32, f64)> {
+fn parse_srcset(text: &str) -> Vec<(&str, u32, f64)> {
     let mut entries = Vec::new();
     let mut rest = text;
     loop {
@@ -229,23 +229,26 @@ mod tests {
 
     #[test]
     fn parses_srcset_as_html_standard() {
-        assert_eq!(parse(""), []);
-        assert_eq!(parse(" , ,"), []);
-        assert_eq!(parse("a.jpg"), [("a.jpg", 0, 1.0)]);
-        assert_eq!(parse("a.jpg 1x, b.jpg 2x"), [("a.jpg", 0, 1.0), ("b.jpg", 0, 2.0)]);
-        assert_eq!(parse("a.jpg, b.jpg 1.5x"), [("a.jpg", 0, 1.0), ("b.jpg", 0, 1.5)]);
-        assert_eq!(parse("\n a.jpg\t100w,\r\n b.jpg  200w 50h "), [("a.jpg", 100, 1.0), ("b.jpg", 200, 1.0)]);
+        assert_eq!(parse_srcset(""), []);
+        assert_eq!(parse_srcset(" , ,"), []);
+        assert_eq!(parse_srcset("a.jpg"), [("a.jpg", 0, 1.0)]);
+        assert_eq!(parse_srcset("a.jpg 1x, b.jpg 2x"), [("a.jpg", 0, 1.0), ("b.jpg", 0, 2.0)]);
+        assert_eq!(parse_srcset("a.jpg, b.jpg 1.5x"), [("a.jpg", 0, 1.0), ("b.jpg", 0, 1.5)]);
+        assert_eq!(
+            parse_srcset("\n a.jpg\t100w,\r\n b.jpg  200w 50h "),
+            [("a.jpg", 100, 1.0), ("b.jpg", 200, 1.0)]
+        );
         // Commas inside URLs.
         assert_eq!(
-            parse("/w_400,h_300/a.jpg 400w,/w_800,h_600/a.jpg 800w"),
+            parse_srcset("/w_400,h_300/a.jpg 400w,/w_800,h_600/a.jpg 800w"),
             [("/w_400,h_300/a.jpg", 400, 1.0), ("/w_800,h_600/a.jpg", 800, 1.0)]
         );
-        assert_eq!(parse("a.jpg,b.jpg 2x"), [("a.jpg,b.jpg", 0, 2.0)]);
-        assert_eq!(parse("data:image/gif;base64,R0lG 1x, b.jpg 2x")[1], ("b.jpg", 0, 2.0));
+        assert_eq!(parse_srcset("a.jpg,b.jpg 2x"), [("a.jpg,b.jpg", 0, 2.0)]);
+        assert_eq!(parse_srcset("data:image/gif;base64,R0lG 1x, b.jpg 2x")[1], ("b.jpg", 0, 2.0));
         // Invalid entries are omitted; the others remain.
-        assert_eq!(parse("my photo.jpg 2x, b.jpg 2x"), [("b.jpg", 0, 2.0)]);
-        assert_eq!(parse("a.jpg 0w, b.jpg -1x, c.jpg 1x 2x, d.jpg 10w 1x, e.jpg NaNx, f.jpg 9é"), []);
-        assert_eq!(parse("a.jpg (1x, 2x) , b.jpg 3x"), [("b.jpg", 0, 3.0)]);
-        assert_eq!(parse("a.jpg 3.0e0x"), [("a.jpg", 0, 3.0)]);
+        assert_eq!(parse_srcset("my photo.jpg 2x, b.jpg 2x"), [("b.jpg", 0, 2.0)]);
+        assert_eq!(parse_srcset("a.jpg 0w, b.jpg -1x, c.jpg 1x 2x, d.jpg 10w 1x, e.jpg NaNx, f.jpg 9é"), []);
+        assert_eq!(parse_srcset("a.jpg (1x, 2x) , b.jpg 3x"), [("b.jpg", 0, 3.0)]);
+        assert_eq!(parse_srcset("a.jpg 3.0e0x"), [("a.jpg", 0, 3.0)]);
     }
 }

@@ -71,7 +71,7 @@ struct State {
     /// The text of the current `<style>`, `<script>` or `<noscript>`.
     block: String,
     /// Whether the open `<script>` contains JSON-LD.
-    json_ld: bool,
+    is_json_ld: bool,
     in_title: bool,
     /// Whether the parser is inside `<svg>`, whose `<title>` is not that of the page.
     in_svg: bool,
@@ -112,7 +112,7 @@ fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>
             Ok(())
         }),
         element!("*", |el| {
-            state.borrow_mut().element(el);
+            state.borrow_mut().read_element(el);
             let on_end: fn(&mut State) = match el.tag_name().as_str() {
                 "picture" => State::close_picture,
                 "svg" => |state| state.in_svg = false,
@@ -135,18 +135,18 @@ fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>
         text!("style", |chunk| {
             let mut current = state.borrow_mut();
             if let Some(block) = current.collect_block(chunk) {
-                current.style(&block, false);
+                current.read_style(&block, false);
             }
             Ok(())
         }),
         text!("script", |chunk| {
             let mut current = state.borrow_mut();
-            if current.json_ld
+            if current.is_json_ld
                 && let Some(block) = current.collect_block(chunk)
             {
                 json_ld::read(&block, |media, url| match media {
-                    json_ld::Media::Image => current.image(url, "json-ld", None),
-                    json_ld::Media::Video => current.video(url, "json-ld"),
+                    json_ld::Media::Image => current.add_filtered_image(url, "json-ld", None),
+                    json_ld::Media::Video => current.add_video(url, "json-ld"),
                 });
             }
             Ok(())
@@ -162,14 +162,14 @@ fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>
                 // The block may be inside an open `<picture>` that continues after it.
                 let inner = current.recipe_filter.fragment();
                 let outer_filter = std::mem::replace(&mut current.recipe_filter, inner);
-                let outer = (current.picture.take(), current.json_ld, outer_filter);
+                let outer = (current.picture.take(), current.is_json_ld, outer_filter);
                 current.in_noscript = true;
                 drop(current);
                 read_part(&block, state, recipe);
                 let mut current = state.borrow_mut();
                 current.close_picture();
                 current.in_noscript = false;
-                (current.picture, current.json_ld, current.recipe_filter) = outer;
+                (current.picture, current.is_json_ld, current.recipe_filter) = outer;
             }
             Ok(())
         }),
@@ -187,7 +187,7 @@ fn read_part(html: &str, state: &Rc<RefCell<State>>, recipe: Option<&SiteRecipe>
 }
 
 impl State {
-    fn element(&mut self, el: &Element<'_, '_>) {
+    fn read_element(&mut self, el: &Element<'_, '_>) {
         let tag = el.tag_name();
         let attributes = Attributes::new(el);
         let in_template = std::mem::take(&mut self.in_template);
@@ -213,58 +213,58 @@ impl State {
             "a" | "area" => {
                 if let Some(href) = get("href").or_else(|| get("xlink:href")) {
                     if is_image_link(&href) {
-                        self.image(&href, "link", None);
+                        self.add_filtered_image(&href, "link", None);
                     } else if is_video_link(&href) {
-                        self.video(&href, "link");
+                        self.add_video(&href, "link");
                     } else {
-                        self.link(href, has_token(get("rel"), "nofollow"));
+                        self.add_link(href, has_token(get("rel"), "nofollow"));
                     }
                 }
             }
             // As in a browser, `src` is ignored.
-            "iframe" if attributes.has("srcdoc") => self.frame(&attributes),
+            "iframe" if attributes.has("srcdoc") => self.add_frame(&attributes),
             "iframe" | "frame" => {
                 if let Some(src) = get("src").filter(|s| is_fetchable(s)).or_else(|| get("data-src")) {
-                    self.link(src, false);
+                    self.add_link(src, false);
                 }
             }
             "svg" => self.in_svg = true,
             "object" => self.read_embedded(get("data"), get("type"), "object"),
             "embed" => self.read_embedded(get("src"), get("type"), "embed"),
-            "link" => self.link_element(&get, in_template),
-            "meta" => self.meta(&get, in_template),
+            "link" => self.read_link_element(&get, in_template),
+            "meta" => self.read_meta(&get, in_template),
             "picture" => {
                 self.close_picture();
                 self.picture = Some(Vec::new());
             }
             "source" if self.recipe_filter.allows_images() => match &mut self.picture {
                 Some(candidates) => image_attributes(&get, false).add_candidates(candidates),
-                None => self.videos.source(&get),
+                None => self.videos.read_source(&get),
             },
             "image" if el.namespace_uri() == "http://www.w3.org/2000/svg" => {
                 if let Some(href) = get("href").or_else(|| get("xlink:href")) {
-                    self.image(&href, "svg", None);
+                    self.add_filtered_image(&href, "svg", None);
                 }
             }
-            "img" | "image" | "amp-img" => self.img(&get),
+            "img" | "image" | "amp-img" => self.read_img(&get),
             "input" => {
                 if get("type").is_some_and(|t| t.trim().eq_ignore_ascii_case("image"))
                     && let Some(src) = get("src")
                 {
-                    self.image(&src, "src", get("alt"));
+                    self.add_filtered_image(&src, "src", get("alt"));
                 }
             }
             "video" | "amp-video" => {
                 if let Some(poster) = get("poster").filter(|p| is_fetchable(p)).or_else(|| get("data-poster"))
                 {
-                    self.image(&poster, "poster", None);
+                    self.add_filtered_image(&poster, "poster", None);
                 }
                 if self.recipe_filter.allows_images() {
-                    self.videos.open(&get);
+                    self.videos.read_video(&get);
                 }
             }
             "script" => {
-                self.json_ld = get("type").is_some_and(|t| t.to_ascii_lowercase().contains("ld+json"));
+                self.is_json_ld = get("type").is_some_and(|t| t.to_ascii_lowercase().contains("ld+json"));
                 self.block.clear();
             }
             "style" | "noscript" => self.block.clear(),
@@ -281,7 +281,7 @@ impl State {
     fn read_common_attributes(&mut self, attributes: &Attributes, tag: &str) {
         for (name, value) in &attributes.0 {
             if name == "style" {
-                self.style(&unescape(value), true);
+                self.read_style(&unescape(value), true);
             } else if name.starts_with("data-") {
                 let is_background = LAZY_BACKGROUND.contains(&name.as_str());
                 let is_other = !matches!(tag, "img" | "image" | "amp-img" | "source" | "iframe" | "frame");
@@ -289,10 +289,10 @@ impl State {
                     let value = unescape(value);
                     if value.contains("url(") {
                         css::find_images(&format!("background:{value}"), true, |url| {
-                            self.image(&url, "lazy", None)
+                            self.add_filtered_image(&url, "lazy", None)
                         });
                     } else if is_background || has_image_extension(&value) {
-                        self.image(&value, "lazy", None);
+                        self.add_filtered_image(&value, "lazy", None);
                     }
                 }
             }
@@ -300,7 +300,7 @@ impl State {
     }
 
     /// Keeps the document of an `<iframe srcdoc>`, to be read later.
-    fn frame(&mut self, attributes: &Attributes) {
+    fn add_frame(&mut self, attributes: &Attributes) {
         if self.frames.len() < MAX_FRAMES
             && !self.recipe_filter.is_dropped()
             && let Some(html) = attributes.get_short("srcdoc", MAX_BLOCK)
@@ -314,17 +314,18 @@ impl State {
     fn read_embedded(&mut self, url: Option<String>, mime: Option<String>, found_in: &'static str) {
         let Some(url) = url else { return };
         let mime = mime.map(|mime| mime.trim_ascii().to_ascii_lowercase()).unwrap_or_default();
-        let decide = |by_type: bool, by_extension: bool| if mime.is_empty() { by_extension } else { by_type };
-        if decide(mime.starts_with("image/") && is_decodable_type(&mime), is_image_link(&url)) {
-            self.image(&url, found_in, None);
-        } else if decide(is_file_type(&mime), is_video_link(&url)) {
-            self.video(&url, found_in);
-        } else if decide(matches!(mime.as_str(), "text/html" | "application/xhtml+xml"), true) {
-            self.link(url, false);
+        let by_type_or_extension =
+            |by_type: bool, by_extension: bool| if mime.is_empty() { by_extension } else { by_type };
+        if by_type_or_extension(mime.starts_with("image/") && is_decodable_type(&mime), is_image_link(&url)) {
+            self.add_filtered_image(&url, found_in, None);
+        } else if by_type_or_extension(is_file_type(&mime), is_video_link(&url)) {
+            self.add_video(&url, found_in);
+        } else if by_type_or_extension(matches!(mime.as_str(), "text/html" | "application/xhtml+xml"), true) {
+            self.add_link(url, false);
         }
     }
 
-    fn preload(&mut self, get: &dyn Fn(&str) -> Option<String>) {
+    fn read_preload(&mut self, get: &dyn Fn(&str) -> Option<String>) {
         // As in a browser, a type that cannot be decoded is not loaded.
         if !self.recipe_filter.allows_images() || get("type").is_some_and(|mime| !is_decodable_type(&mime)) {
             return;
@@ -338,23 +339,23 @@ impl State {
         }
     }
 
-    fn link_element(&mut self, get: &dyn Fn(&str) -> Option<String>, in_template: bool) {
+    fn read_link_element(&mut self, get: &dyn Fn(&str) -> Option<String>, in_template: bool) {
         let rel = get("rel").map(|r| r.to_ascii_lowercase()).unwrap_or_default();
         let has_rel = |token: &str| rel.split_ascii_whitespace().any(|t| t == token);
         if has_rel("preload") && get("as").is_some_and(|kind| kind.eq_ignore_ascii_case("image")) {
-            self.preload(get);
+            self.read_preload(get);
         }
         let Some(href) = get("href") else { return };
         if get("itemprop").is_some_and(|p| is_image_property(&p)) {
-            self.image(&href, "itemprop", None);
+            self.add_filtered_image(&href, "itemprop", None);
         }
         if has_rel("canonical") && self.document.canonical.is_none() && !in_template {
             self.document.canonical = Some(href.clone());
         }
         if has_rel("image_src") {
-            self.image(&href, "image_src", None);
+            self.add_filtered_image(&href, "image_src", None);
         } else if has_rel("next") || has_rel("prev") {
-            self.link(href, has_rel("nofollow"));
+            self.add_link(href, has_rel("nofollow"));
         } else if has_rel("alternate") && !has_rel("stylesheet") {
             let mime = get("type").map(|t| t.to_ascii_lowercase()).unwrap_or_default();
             if mime.contains("rss") || mime.contains("atom") {
@@ -362,12 +363,12 @@ impl State {
                     self.document.feeds.push(href);
                 }
             } else if mime.is_empty() || mime.contains("html") {
-                self.link(href, has_rel("nofollow"));
+                self.add_link(href, has_rel("nofollow"));
             }
         }
     }
 
-    fn meta(&mut self, get: &dyn Fn(&str) -> Option<String>, in_template: bool) {
+    fn read_meta(&mut self, get: &dyn Fn(&str) -> Option<String>, in_template: bool) {
         let Some(content) = get("content") else { return };
         if !in_template && get("name").is_some_and(|name| name.eq_ignore_ascii_case("referrer")) {
             let policy = ReferrerPolicy::parse_meta(&content);
@@ -375,25 +376,27 @@ impl State {
         }
         let name = get("property").or_else(|| get("name")).unwrap_or_default().trim().to_ascii_lowercase();
         match name.as_str() {
-            "og:image" | "og:image:url" | "og:image:secure_url" => self.image(&content, "og:image", None),
-            "twitter:image" | "twitter:image:src" => self.image(&content, "twitter:image", None),
+            "og:image" | "og:image:url" | "og:image:secure_url" => {
+                self.add_filtered_image(&content, "og:image", None)
+            }
+            "twitter:image" | "twitter:image:src" => self.add_filtered_image(&content, "twitter:image", None),
             name if name == "robots" || name.eq_ignore_ascii_case(&self.agent) => {
                 let directives = Directives::parse([content.as_str()], &self.agent);
                 self.document.directives = self.document.directives.union(directives);
             }
-            name => self.videos.property(name, &content),
+            name => self.videos.read_property(name, &content),
         }
         if get("itemprop").is_some_and(|p| is_image_property(&p)) {
-            self.image(&content, "itemprop", None);
+            self.add_filtered_image(&content, "itemprop", None);
         }
         if get("http-equiv").is_some_and(|h| h.trim().eq_ignore_ascii_case("refresh"))
             && let Some(target) = refresh_target(&content)
         {
-            self.link(target.to_owned(), false);
+            self.add_link(target.to_owned(), false);
         }
     }
 
-    fn img(&mut self, get: &dyn Fn(&str) -> Option<String>) {
+    fn read_img(&mut self, get: &dyn Fn(&str) -> Option<String>) {
         let is_tiny = |name| get(name).and_then(|v| v.trim().parse::<u32>().ok()).is_some_and(|n| n <= 2);
         let in_picture = self.picture.as_ref().is_some_and(|c| !c.is_empty());
         let mut candidates = self.picture.take().unwrap_or_default();
@@ -416,19 +419,19 @@ impl State {
         }
     }
 
-    fn video(&mut self, url: &str, found_in: &'static str) {
+    fn add_video(&mut self, url: &str, found_in: &'static str) {
         if self.recipe_filter.allows_images() {
             self.videos.add(url, found_in);
         }
     }
 
-    fn style(&mut self, text: &str, attribute: bool) {
+    fn read_style(&mut self, text: &str, is_attribute: bool) {
         if text.contains('(') {
-            css::find_images(text, attribute, |url| self.image(&url, "css", None));
+            css::find_images(text, is_attribute, |url| self.add_filtered_image(&url, "css", None));
         }
     }
 
-    fn link(&mut self, href: String, nofollow: bool) {
+    fn add_link(&mut self, href: String, nofollow: bool) {
         if href.len() > MAX_RAW_URL || !is_fetchable(&href) || !self.recipe_filter.allows_links() {
             return;
         }
@@ -441,7 +444,7 @@ impl State {
         }
     }
 
-    fn image(&mut self, url: &str, found_in: &'static str, alt: Option<String>) {
+    fn add_filtered_image(&mut self, url: &str, found_in: &'static str, alt: Option<String>) {
         if self.recipe_filter.allows_images() {
             self.add_image(url, found_in, alt);
         }

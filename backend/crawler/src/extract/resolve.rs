@@ -24,7 +24,7 @@ pub(super) fn resolve(documents: Vec<RawPage>, page_url: &Url, encoding: &'stati
                 Base::new(&document, url, *referrer_policy, UTF_8)
             }
         };
-        resolver.add(document, &base);
+        resolver.add_document(document, &base);
         bases.push(base);
     }
     resolver.page
@@ -58,21 +58,21 @@ impl Resolver {
         }
     }
 
-    fn add(&mut self, document: RawPage, base: &Base) {
+    fn add_document(&mut self, document: RawPage, base: &Base) {
         for (href, nofollow) in document.links {
             if let Some(url) = base.join(&href) {
-                self.link(url, nofollow);
+                self.add_link(url, nofollow);
             }
         }
         for image in document.images {
             if let Some(url) = base.join(&image.url) {
                 let referrer_policy = image.referrer_policy.or(base.referrer_policy);
-                self.image(url, RawImage { referrer_policy, ..image });
+                self.add_image(url, RawImage { referrer_policy, ..image });
             }
         }
         for video in document.videos {
             if let Some(url) = base.join(&video.url) {
-                self.video(url, video.found_in);
+                self.add_video(url, video.found_in);
             }
         }
         self.page.directives = self.page.directives.union(document.directives);
@@ -89,7 +89,7 @@ impl Resolver {
         self.page.canonical = document.canonical.and_then(|href| base.join(&href));
     }
 
-    fn link(&mut self, url: Url, nofollow: bool) {
+    fn add_link(&mut self, url: Url, nofollow: bool) {
         if url == self.page_url || !is_page_path(url.path()) {
             return;
         }
@@ -102,7 +102,7 @@ impl Resolver {
         }
     }
 
-    fn image(&mut self, url: Url, image: RawImage) {
+    fn add_image(&mut self, url: Url, image: RawImage) {
         // `og:image` and `og:image:secure_url` contain the same URL with two schemes.
         let key = without_scheme(&url).to_owned();
         let bytes = self.byte_cost(&url);
@@ -118,7 +118,7 @@ impl Resolver {
         }
     }
 
-    fn video(&mut self, url: Url, found_in: &'static str) {
+    fn add_video(&mut self, url: Url, found_in: &'static str) {
         let bytes = self.byte_cost(&url);
         let videos = &mut self.page.videos;
         if !self.video_keys.contains(without_scheme(&url)) && self.video_budget.spend(bytes) {

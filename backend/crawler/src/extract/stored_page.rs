@@ -142,7 +142,7 @@ mod tests {
             crate::Recipe { hosts: vec!["a.test".into()], drop: vec!["footer".into()], ..Default::default() };
         let recipes = crate::Recipes::new(&[recipe]).unwrap();
         let url = Url::parse("http://a.test/").unwrap();
-        assert_ne!(extractor_id("facecrawl", None), extractor_id("facecrawl", recipes.of(&url)));
+        assert_ne!(extractor_id("facecrawl", None), extractor_id("facecrawl", recipes.for_url(&url)));
         assert_ne!(extractor_id("facecrawl", None), extractor_id("other", None));
     }
 }

@@ -4,11 +4,11 @@ use crate::Referrer;
 
 const PAGE: &str = "http://site.example/dir/page.html?q=1";
 
-fn read(html: &str) -> Page {
+fn extract(html: &str) -> Page {
     extract_page(html.as_bytes(), &url(PAGE), Some("text/html; charset=utf-8"), "facecrawl", None)
 }
 
-/// Extracts a page whose encoding no header states.
+/// Extracts a page without a `Content-Type` header.
 fn extract_bytes(html: &[u8]) -> Page {
     extract_page(html, &url(PAGE), None, "facecrawl", None)
 }
@@ -17,17 +17,17 @@ fn url(text: &str) -> Url {
     Url::parse(text).unwrap()
 }
 
-/// Returns a URL without the site of the page.
+/// Returns a URL without the origin of the page.
 fn path(url: &Url) -> &str {
     url.as_str().trim_start_matches("http://site.example")
 }
 
 fn links(html: &str) -> Vec<String> {
-    let with_mark = |l: &Link| format!("{}{}", if l.nofollow { "!" } else { "" }, path(&l.url));
-    read(html).links.iter().map(with_mark).collect()
+    let to_text = |link: &Link| format!("{}{}", if link.nofollow { "!" } else { "" }, path(&link.url));
+    extract(html).links.iter().map(to_text).collect()
 }
 
-/// Checks the links of a page: URLs without the site, separated by spaces.
+/// Checks the links of a page: URLs without the origin, separated by spaces.
 #[track_caller]
 fn check_links(html: &str, expected: &str) {
     assert_eq!(links(html).join(" "), expected, "{html}");
@@ -35,16 +35,16 @@ fn check_links(html: &str, expected: &str) {
 
 #[track_caller]
 fn check_images(html: &str, expected: &[(&str, &str)]) {
-    let images = read(html).images;
+    let images = extract(html).images;
     let actual: Vec<(&str, &str)> = images.iter().map(|image| (path(&image.url), image.found_in)).collect();
     assert_eq!(actual, expected, "{html}");
 }
 
 const ORIGIN: Option<ReferrerPolicy> = Some(ReferrerPolicy::Origin);
-const NONE: Option<ReferrerPolicy> = Some(ReferrerPolicy::NoReferrer);
+const NO_REFERRER: Option<ReferrerPolicy> = Some(ReferrerPolicy::NoReferrer);
 
 fn policies(html: &str) -> Vec<Option<ReferrerPolicy>> {
-    read(html).images.iter().map(|image| image.referrer_policy).collect()
+    extract(html).images.iter().map(|image| image.referrer_policy).collect()
 }
 
 #[test]
@@ -68,13 +68,13 @@ fn selects_best_candidate_of_each_image() {
         "<picture><source srcset='w.webp 800w, w2.webp 1600w' type=image/webp><source srcset='j.jpg 800w'><img src=f.jpg></picture>",
         &[("/dir/w2.webp", "picture")],
     );
-    // A type that cannot be decoded is chosen only if there is nothing else.
+    // A type that cannot be decoded is selected only if there is no other.
     check_images(
         "<picture><source type=image/avif srcset='a.avif 2000w'><img src=f.jpg srcset='g.jpg 900w'></picture>",
         &[("/dir/g.jpg", "picture")],
     );
     check_images("<picture><source type=image/avif srcset=a.avif></picture>", &[("/dir/a.avif", "picture")]);
-    // The layout for the widest screen is chosen.
+    // The image for the widest screen is selected.
     check_images(
         "<picture><source media='(max-width: 600px)' srcset=s.jpg><source media='(min-width:1200px)' srcset=l.jpg>\
          <source media='(min-width: 800px)' srcset=m.jpg><img src=f.jpg></picture>",
@@ -106,10 +106,10 @@ fn same_image_is_listed_once() {
         "<img src=placeholder.gif data-src=a.jpg><noscript><img src='a.jpg'><img src=b.jpg></noscript><img src='./a.jpg'><img src=a.jpg#x>",
         &[("/dir/a.jpg", "lazy"), ("/dir/b.jpg", "noscript")],
     );
-    let images = read("<img src=a.jpg><img src=a.jpg alt=' A\n face '><img src=a.jpg alt=other>").images;
+    let images = extract("<img src=a.jpg><img src=a.jpg alt=' A\n face '><img src=a.jpg alt=other>").images;
     assert_eq!(images.len(), 1);
     assert_eq!(images[0].alt.as_deref(), Some("A face"));
-    let page = read(
+    let page = extract(
         "<meta property=og:image content=http://site.example/o.jpg><meta property=og:image:secure_url content=https://site.example/o.jpg>",
     );
     assert_eq!(page.images.len(), 1);
@@ -136,7 +136,7 @@ fn extracts_links_as_normalised_urls() {
         "!/dir/n.html /dir/both.html /dir/frame.html /dir/f2.html /dir/lazy.html /dir/p2 /dir/de/ \
          /dir/next.html /dir/fromsvg",
     );
-    let page = read(
+    let page = extract(
         "<link rel=canonical href='/canon?utm_medium=x'><link rel=canonical href=/second><link rel=alternate type=application/atom+xml href=/atom>",
     );
     assert_eq!(page.canonical.unwrap().as_str(), "http://site.example/canon");
@@ -182,7 +182,7 @@ fn extra_slashes_in_urls_resolve_to_host() {
 #[test]
 fn ignores_base_url_over_length_limit() {
     let base = |bytes: usize| format!("<base href=/{}/>", "b".repeat(bytes));
-    let path_length = |html: &str| read(html).images.first().map(|image| image.url.path().len());
+    let path_length = |html: &str| extract(html).images.first().map(|image| image.url.path().len());
     let image = "<img src=a.jpg>";
     assert_eq!(path_length(&(base(2_000) + image)), Some(2_000 + "//a.jpg".len()));
     // Without the base, the image is resolved against the page.
@@ -199,7 +199,7 @@ fn template_metadata_does_not_affect_page() {
         "<template><div><base href=/no/><title>no</title><link rel=canonical href=/no></div></template>
         <title>yes</title><link rel=canonical href=/yes><base href=/base/><img src=a.jpg>";
     check_images(html, &[("/base/a.jpg", "src")]);
-    let page = read(html);
+    let page = extract(html);
     assert_eq!(page.title.as_deref(), Some("yes"));
     assert_eq!(page.canonical.as_ref().map(Url::path), Some("/yes"));
     check_images(
@@ -222,7 +222,8 @@ fn classifies_objects_and_embeds_by_type() {
     let html = "<object data=a type=text/html></object><embed src=b><object data=c.pdf></object>\
                 <embed src=d type=application/pdf><object data=e.svg></object>";
     assert_eq!(links(html), ["/dir/a", "/dir/b"]);
-    let page = read("<object data=a.mp4></object><embed src=b type=video/webm><embed src=c type=video/mp4>");
+    let page =
+        extract("<object data=a.mp4></object><embed src=b type=video/webm><embed src=c type=video/mp4>");
     let videos: Vec<_> = page.videos.iter().map(|video| (video.url.path(), video.found_in)).collect();
     assert_eq!(videos, [("/dir/a.mp4", "object"), ("/dir/b", "embed"), ("/dir/c", "embed")]);
     assert!(page.links.is_empty());
@@ -262,8 +263,8 @@ fn ignores_lazy_attributes_without_url() {
     check_images("<img src=a.jpg data-src=photo1>", &[("/dir/photo1", "lazy")]);
 }
 
-/// Returns an `<iframe>` with a document inside `depth` others.
-fn nest(depth: usize, html: &str) -> String {
+/// Nests a document in `depth` `<iframe>` elements.
+fn nest_document(depth: usize, html: &str) -> String {
     (0..depth).fold(html.to_owned(), |html, _| {
         format!("<iframe srcdoc=\"{}\"></iframe>", html.replace('&', "&amp;").replace('"', "&quot;"))
     })
@@ -275,20 +276,20 @@ fn extracts_content_of_srcdoc_documents() {
         <a href=b.html>b</a><link rel=canonical href=no><video src=c.mp4></video>'></iframe><img src=d.jpg><iframe srcdoc src=no.html></iframe>";
     check_images(html, &[("/base/d.jpg", "src"), ("/base/a.jpg", "src")]);
     assert_eq!(links(html), ["/base/b.html"]);
-    let page = read(html);
+    let page = extract(html);
     assert_eq!((page.title.as_deref(), &page.canonical), (Some("page"), &None));
     assert_eq!(page.images[1].alt.as_deref(), Some("A face"));
     assert_eq!(page.videos[0].url.path(), "/base/c.mp4");
 
-    // The base of a frame applies to that frame and to those inside it.
-    let inner = nest(1, "<img src=a.jpg>");
-    let html = nest(1, &format!("<img src=b.jpg><base href=sub/>{inner}"));
+    // The base of a frame applies to that frame and to the frames inside it.
+    let inner = nest_document(1, "<img src=a.jpg>");
+    let html = nest_document(1, &format!("<img src=b.jpg><base href=sub/>{inner}"));
     check_images(
         &format!("{html}<img src=c.jpg><base href=/base/>"),
         &[("/base/c.jpg", "src"), ("/base/sub/b.jpg", "src"), ("/base/sub/a.jpg", "src")],
     );
-    let robots = nest(1, "<meta name=robots content=noindex>");
-    assert!(read(&robots).directives.noindex);
+    let robots = nest_document(1, "<meta name=robots content=noindex>");
+    assert!(extract(&robots).directives.noindex);
     // The encoding of a frame is UTF-8.
     let html = b"<meta charset=windows-1252><iframe srcdoc='<a href=/?q=\xfc></a>'></iframe>";
     let page = extract_bytes(html);
@@ -297,19 +298,19 @@ fn extracts_content_of_srcdoc_documents() {
 
 #[test]
 fn limits_number_depth_and_length_of_srcdoc_documents() {
-    check_images(&nest(3, "<img src=a.jpg>"), &[("/dir/a.jpg", "src")]);
-    check_images(&nest(4, "<img src=a.jpg>"), &[]);
-    let long_frame = |bytes: usize| nest(1, &format!("<img src=a.jpg>{}", " ".repeat(bytes)));
+    check_images(&nest_document(3, "<img src=a.jpg>"), &[("/dir/a.jpg", "src")]);
+    check_images(&nest_document(4, "<img src=a.jpg>"), &[]);
+    let long_frame = |bytes: usize| nest_document(1, &format!("<img src=a.jpg>{}", " ".repeat(bytes)));
     check_images(&long_frame(1_000_000), &[("/dir/a.jpg", "src")]);
     check_images(&long_frame(1 << 20), &[]);
     let markup: String = (0..150).map(|i| format!("<iframe srcdoc='<img src={i}.jpg>'></iframe>")).collect();
-    assert_eq!(read(&markup).images.len(), 100);
+    assert_eq!(extract(&markup).images.len(), 100);
     // Frames share the limits of their page.
     let markup: String = (0..MAX_LINKS)
         .map(|i| format!("<a href=l{i}></a><img src=i{i}.jpg><video src=v{i}.mp4></video>"))
         .collect();
-    let frames: String = (0..3).map(|i| nest(1, &format!("<base href=/{i}/>{markup}"))).collect();
-    let page = read(&frames);
+    let frames: String = (0..3).map(|i| nest_document(1, &format!("<base href=/{i}/>{markup}"))).collect();
+    let page = extract(&frames);
     let counts = (page.links.len(), page.images.len(), page.videos.len());
     assert_eq!(counts, (MAX_LINKS, MAX_IMAGES, MAX_VIDEOS));
 }
@@ -320,30 +321,30 @@ fn markup_sets_image_referrer_policy() {
     assert_eq!(policies("<img src=a.jpg referrerpolicy=ORIGIN><img src=b.jpg>"), [ORIGIN, None]);
     let html = "<meta name=Referrer content=no-referrer><meta name=referrer content=bad><img src=a.jpg>
         <img src=b.jpg referrerpolicy=origin><img src=c.jpg referrerpolicy=bad><p style='background:url(d.jpg)'>";
-    assert_eq!(policies(html), [NONE, ORIGIN, NONE, NONE]);
+    assert_eq!(policies(html), [NO_REFERRER, ORIGIN, NO_REFERRER, NO_REFERRER]);
     assert_eq!(policies("<template><meta name=referrer content=origin></template><img src=a.jpg>"), [None]);
     assert_eq!(policies("<meta property=referrer content=origin><img src=a.jpg>"), [None]);
     let html =
         "<picture><source srcset=a.jpg referrerpolicy=no-referrer><img referrerpolicy=origin></picture>
         <link rel=preload as=image href=b.jpg referrerpolicy=no-referrer>";
-    assert_eq!(policies(html), [ORIGIN, NONE]);
+    assert_eq!(policies(html), [ORIGIN, NO_REFERRER]);
     // A frame has the policy of its page unless it has its own.
     let frames = format!(
         "<meta name=referrer content=origin>{}{}",
-        nest(2, "<img src=a.jpg>"),
-        nest(1, "<meta name=referrer content=never><img src=b.jpg>")
+        nest_document(2, "<img src=a.jpg>"),
+        nest_document(1, "<meta name=referrer content=never><img src=b.jpg>")
     );
     let mut frame_policies = policies(&frames);
     frame_policies.sort_by_key(|policy| *policy == ORIGIN);
-    assert_eq!(frame_policies, [NONE, ORIGIN]);
-    let mut page = read("<img src=a.jpg><img src=b.jpg referrerpolicy=origin>");
-    page.referrer_policy = NONE;
+    assert_eq!(frame_policies, [NO_REFERRER, ORIGIN]);
+    let mut page = extract("<img src=a.jpg><img src=b.jpg referrerpolicy=origin>");
+    page.referrer_policy = NO_REFERRER;
     let applied = page.images.iter().map(|i| Some(page.referrer_policy_of(i)));
-    assert_eq!(applied.collect::<Vec<_>>(), [NONE, ORIGIN]);
-    // The address of a page is sent to its own origin only.
-    let secret = url("http://site.example/secret");
-    let page = read("<img src=/a.jpg><img src=http://cdn.example/a.jpg>");
-    let referer = |image| Referrer::new(&secret, page.referrer_policy_of(image), &image.url).unwrap();
+    assert_eq!(applied.collect::<Vec<_>>(), [NO_REFERRER, ORIGIN]);
+    // The full URL of a page is sent only to its own origin.
+    let page_url = url("http://site.example/secret");
+    let page = extract("<img src=/a.jpg><img src=http://cdn.example/a.jpg>");
+    let referer = |image| Referrer::new(&page_url, page.referrer_policy_of(image), &image.url).unwrap();
     let referers = page.images.iter().map(|image| referer(image).as_str().to_owned());
     assert_eq!(referers.collect::<Vec<_>>(), ["http://site.example/secret", "http://site.example/"]);
 }
@@ -353,7 +354,7 @@ fn link_referrer_policy_applies_to_linked_image() {
     let html = "<a href=a.jpg rel='noopener NoReferrer' referrerpolicy=unsafe-url>1</a><a href=b.jpg referrerpolicy=origin>2</a>
             <map><area href=c.jpg rel=noreferrer></map><a href=d.jpg>4</a>
             <a href=page rel=noreferrer style='background:url(e.jpg)'><img src=f.jpg></a>";
-    assert_eq!(policies(html), [NONE, ORIGIN, NONE, None, None, None]);
+    assert_eq!(policies(html), [NO_REFERRER, ORIGIN, NO_REFERRER, None, None, None]);
 }
 
 #[test]
@@ -361,7 +362,7 @@ fn strictest_referrer_policy_of_duplicate_image_applies() {
     let image = |policy: &str| format!("<img src=a.jpg referrerpolicy={policy}>");
     let (unsafe_url, plain) = (image("unsafe-url"), "<img src=a.jpg>".to_owned());
     for (first, second, expected) in [
-        (&unsafe_url, &image("no-referrer"), NONE),
+        (&unsafe_url, &image("no-referrer"), NO_REFERRER),
         (&image("origin"), &unsafe_url, ORIGIN),
         (&plain, &image("origin"), ORIGIN),
         (&plain, &unsafe_url, None),
@@ -369,12 +370,12 @@ fn strictest_referrer_policy_of_duplicate_image_applies() {
         assert_eq!(policies(&format!("{first}{second}")), [expected]);
         assert_eq!(policies(&format!("{second}{first}")), [expected]);
     }
-    // An image without a policy has that of the page.
+    // An image without a policy has the policy of the page.
     let page = "<meta name=referrer content=no-referrer>";
-    assert_eq!(policies(&format!("{page}{}{plain}", image("origin"))), [NONE]);
-    // The image of a frame is the same as that of the page.
-    let html = format!("{unsafe_url}{}", nest(1, &image("no-referrer")));
-    assert_eq!(policies(&html), [NONE]);
+    assert_eq!(policies(&format!("{page}{}{plain}", image("origin"))), [NO_REFERRER]);
+    // An image in a frame and on the page is one image.
+    let html = format!("{unsafe_url}{}", nest_document(1, &image("no-referrer")));
+    assert_eq!(policies(&html), [NO_REFERRER]);
 }
 
 #[test]
@@ -396,21 +397,21 @@ fn extracts_images_from_broken_markup() {
         &[("/dir/a.jpg", "src"), ("/dir/b.jpg", "src"), ("/dir/c.jpg", "src")],
     );
     check_images("<img src='{{ photo.url }}'><img src='${x}'><img src='about:blank'><img src='blob:x'>", &[]);
-    assert_eq!(read("<title>Unclosed").title.as_deref(), Some("Unclosed"));
-    assert_eq!(read("").title, None);
+    assert_eq!(extract("<title>Unclosed").title.as_deref(), Some("Unclosed"));
+    assert_eq!(extract("").title, None);
     assert!(extract_bytes(&[0xff; 100]).links.is_empty());
 }
 
 #[test]
 fn reads_page_title_and_robots_directives() {
-    let page = read(
+    let page = extract(
         "<svg><title>no</title></svg><title> Faces &amp;\n <b>friends</b> &copy </title><title>second</title>\
          <meta name=ROBOTS content='NOINDEX, noimageai'><meta name=FaceCrawl content=nofollow><meta name=otherbot content=noai>",
     );
     assert_eq!(page.title.as_deref(), Some("Faces & <b>friends</b> \u{a9}"));
     let expected = Directives { noindex: true, nofollow: true, noimageai: true, ..Directives::default() };
     assert_eq!(page.directives, expected);
-    let long_page = read(&format!("<title>{}</title>", "ü".repeat(10_000)));
+    let long_page = extract(&format!("<title>{}</title>", "ü".repeat(10_000)));
     assert_eq!(long_page.title.unwrap().chars().count(), MAX_TEXT);
 }
 
@@ -424,10 +425,10 @@ fn url_queries_use_page_encoding() {
 #[test]
 fn limits_links_and_images_of_huge_page() {
     let html: String = (0..20_000).map(|i| format!("<a href='/l/{i}'>x</a><img src='/i/{i}.jpg'>")).collect();
-    let page = read(&html);
+    let page = extract(&html);
     assert_eq!((page.links.len(), page.images.len()), (MAX_LINKS, MAX_IMAGES));
     assert_eq!(page.links[MAX_LINKS - 1].url.path(), format!("/l/{}", MAX_LINKS - 1));
-    // An endless attribute, and endless nesting.
+    // A very long attribute, and very deep nesting.
     check_images(&format!("<img src='{}'><img src=a.jpg>", "x".repeat(3 << 20)), &[("/dir/a.jpg", "src")]);
     check_images(&format!("{}<img src=a.jpg>", "<div>".repeat(20_000)), &[("/dir/a.jpg", "src")]);
     check_images(&format!("{}<img src=a.jpg>", "<picture>".repeat(20_000)), &[("/dir/a.jpg", "src")]);
@@ -440,14 +441,14 @@ fn total_url_bytes_stay_limited_with_long_base() {
     let origin = "http://x.example/";
     // The longest base that is used, and one that is a byte longer.
     let base = |bytes: usize| format!("<base href='{origin}{}/'>", "b".repeat(bytes - origin.len() - 1));
-    let page = read(&(base(crate::urls::MAX_LENGTH) + &markup));
+    let page = extract(&(base(crate::urls::MAX_LENGTH) + &markup));
     let links: usize = page.links.iter().map(|link| link.url.as_str().len()).sum();
     let images: usize = page.images.iter().map(|image| image.url.as_str().len() + PAGE.len()).sum();
     assert_eq!(page.links[0].url.host_str(), Some("x.example"));
     assert!(links <= MAX_URL_BYTES && images <= MAX_URL_BYTES, "{links} {images}");
     assert!(links > MAX_URL_BYTES - 3_000 && images > MAX_URL_BYTES - 3_000, "{links} {images}");
     // A longer base is ignored.
-    let page = read(&(base(crate::urls::MAX_LENGTH + 1) + &markup));
+    let page = extract(&(base(crate::urls::MAX_LENGTH + 1) + &markup));
     assert_eq!(page.links[0].url.host_str(), Some("site.example"));
     assert_eq!((page.links.len(), page.images.len()), (MAX_LINKS, MAX_IMAGES));
 }
@@ -464,8 +465,8 @@ fn image_url_limit_includes_page_url_bytes() {
 proptest::proptest! {
     #[test]
     fn images_of_arbitrary_html_have_http_urls(html in "(<(a|img|picture|source|noscript|style|script|title|base|meta|svg|template|iframe|object|embed|/picture|/noscript|/style|/template)( (href|src|srcset|srcdoc|data|style|content|data-src)=['\"]?[a-z:/,. 0-9;&%()]{0,12}['\"]?)?>?|[a-z<&;!-]{0,4}){0,12}") {
-        for html in [nest(1, &html), html] {
-            for image in read(&html).images {
+        for html in [nest_document(1, &html), html] {
+            for image in extract(&html).images {
                 proptest::prop_assert!(matches!(image.url.scheme(), "http" | "https"));
             }
         }

@@ -35,7 +35,7 @@ impl Videos {
     }
 
     /// Reads `<video>`, whose `<source>` elements are versions of one video.
-    pub(super) fn open(&mut self, get: &dyn Fn(&str) -> Option<String>) {
+    pub(super) fn read_video(&mut self, get: &dyn Fn(&str) -> Option<String>) {
         let file = find_source(get);
         self.needs_source = Some(file.is_none());
         if let Some(file) = file {
@@ -44,7 +44,7 @@ impl Videos {
     }
 
     /// Reads `<source>`. Elements outside of `<video>` belong to images or audio.
-    pub(super) fn source(&mut self, get: &dyn Fn(&str) -> Option<String>) {
+    pub(super) fn read_source(&mut self, get: &dyn Fn(&str) -> Option<String>) {
         if self.needs_source == Some(true)
             && let Some(file) = find_source(get)
         {
@@ -58,7 +58,7 @@ impl Videos {
     }
 
     /// Reads a property of Open Graph (ogp.me) or of a Twitter card.
-    pub(super) fn property(&mut self, name: &str, content: &str) {
+    pub(super) fn read_property(&mut self, name: &str, content: &str) {
         match name {
             "og:video" | "og:video:url" | "og:video:secure_url" if self.open_graph.len() < MAX_VIDEOS => {
                 self.open_graph.push(content.to_owned());
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(html: &str, expected: &[(&str, &str)]) {
+    fn check_videos(html: &str, expected: &[(&str, &str)]) {
         let videos = videos(html);
         let paths = videos.iter().map(|video| video.url.as_str().trim_start_matches("http://site.example"));
         let actual: Vec<_> = paths.zip(videos.iter().map(|video| video.found_in)).collect();
@@ -147,22 +147,25 @@ mod tests {
             ("<a href=a.MP4?x#t=3>film</a><a href=page>page</a>", &[("/dir/a.MP4?x", "link")]),
             ("<a href=/wiki/File:a.mp4>about</a>", &[]),
         ] {
-            check(html, expected);
+            check_videos(html, expected);
         }
     }
 
     #[test]
     fn metadata_yields_video_files_without_player_pages() {
-        check("<meta property=og:video content=/player><meta property=og:video:type content=text/html>", &[]);
+        check_videos(
+            "<meta property=og:video content=/player><meta property=og:video:type content=text/html>",
+            &[],
+        );
         let file = "<meta property=og:video:url content=/v><meta property=og:video:secure_url content=https://site.example/v>
                     <meta property=og:video:type content=video/mp4>";
-        check(file, &[("/v", "og:video")]);
+        check_videos(file, &[("/v", "og:video")]);
         let untyped = "<meta property=og:video content=/player><meta property=og:video content=/v.mp4>";
-        check(untyped, &[("/v.mp4", "og:video")]);
-        check("<meta name=twitter:player:stream content=/s.mp4>", &[("/s.mp4", "twitter:player")]);
+        check_videos(untyped, &[("/v.mp4", "og:video")]);
+        check_videos("<meta name=twitter:player:stream content=/s.mp4>", &[("/s.mp4", "twitter:player")]);
         let data =
             r#"<script type=application/ld+json>{"@type":"VideoObject","contentUrl":"/d.mp4"}</script>"#;
-        check(data, &[("/d.mp4", "json-ld")]);
+        check_videos(data, &[("/d.mp4", "json-ld")]);
     }
 
     #[test]

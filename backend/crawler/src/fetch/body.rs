@@ -38,7 +38,7 @@ pub(super) struct Body {
 }
 
 /// Number of calls of the decoder after which other tasks of the thread run.
-const CALLS_PER_TURN: usize = 16;
+const DECODER_CALLS_PER_YIELD: usize = 16;
 
 impl Body {
     /// Fails if the announced length is above the limit.
@@ -73,15 +73,15 @@ impl Body {
         FetchError::TooLarge { limit: self.limits.bytes }
     }
 
-    /// Returns the next piece, or `None` at the end. Everything that arrived of an incomplete body
-    /// is returned before the error.
+    /// Returns the next piece, or `None` at the end. The received part of an incomplete body is
+    /// returned before the error.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, FetchError> {
         let min_bytes = (self.limits.min_speed as f64 * self.limits.window.as_secs_f64()) as usize;
         while !self.is_finished {
             let decoded = match &mut self.decoder {
                 Some(decoder) => {
                     self.decoder_calls += 1;
-                    if self.decoder_calls.is_multiple_of(CALLS_PER_TURN) {
+                    if self.decoder_calls.is_multiple_of(DECODER_CALLS_PER_YIELD) {
                         tokio::task::yield_now().await;
                     }
                     decoder.next().map_err(|error| FetchError::Undecodable(error.to_string()))?
@@ -165,7 +165,7 @@ impl Body {
         Ok(())
     }
 
-    /// Returns the body, or what arrived of it and the error that ended it.
+    /// Returns the received part of the body, and the error if the body is incomplete.
     pub(super) async fn into_memory(mut self) -> (Bytes, Result<(), FetchError>) {
         let mut body = BytesMut::with_capacity(self.announced_length().min(self.limits.bytes).min(1 << 20));
         let result = loop {
@@ -182,8 +182,8 @@ impl Body {
         (body.freeze(), result)
     }
 
-    /// Stops decoding. Returns what arrived up to now, or `None` if that is not the beginning of a
-    /// text. Bodies in gzip and zstd begin with bytes that are not valid UTF-8.
+    /// Stops decoding. Returns the bytes received so far, or `None` if they are not the beginning
+    /// of a text. Bodies in gzip and zstd begin with bytes that are not valid UTF-8.
     fn stop_decoding(&mut self) -> Option<BytesMut> {
         let received = self.received.take()?;
         if std::str::from_utf8(&received).is_err_and(|error| error.error_len().is_some()) {

@@ -3,7 +3,7 @@ use super::body::{Body, Limits};
 use super::connection::NewConnections;
 use super::{FetchError, Fetched, HopPolicy, Kind, Request, Validators, connection, date, decoder};
 use crate::config::{VIDEO_WINDOWS, install_crypto_provider};
-use crate::fetch::connection::explain;
+use crate::fetch::connection::to_fetch_error;
 use crate::guard::{AddressScope, Guard, Lookup, SystemLookup, VettedResolver};
 use crate::{Config, ReferrerPolicy, hls, urls};
 use bytes::Bytes;
@@ -76,7 +76,7 @@ impl Fetcher {
         Self { shared: Arc::new(Shared { guard, config: config.clone(), agent, public, private }) }
     }
 
-    /// Returns our product token (`facecrawl`), as it appears in robots.txt.
+    /// Returns the crawler's product token (`facecrawl`), as it appears in robots.txt.
     pub fn agent(&self) -> &str {
         &self.shared.agent
     }
@@ -99,16 +99,17 @@ impl Fetcher {
     /// hop.
     ///
     /// # Errors
-    /// Returns [`FetchError::Incomplete`] with what arrived, if the body of a page, an image or a
-    /// sitemap is incomplete.
+    /// Returns [`FetchError::Incomplete`] with the received part, if the body of a page, an image
+    /// or a sitemap is incomplete.
     pub async fn fetch(&self, request: Request, policy: &dyn HopPolicy) -> Result<Fetched, FetchError> {
         let is_useful_in_part = request.kind.is_useful_in_part();
         let (fetched, body) = self.open(request, policy).await?;
         match body.into_memory().await {
             (body, Ok(())) => Ok(Fetched { body, ..fetched }),
             (body, Err(FetchError::Incomplete { why, .. })) if is_useful_in_part && !body.is_empty() => {
-                // With validators, the next response could be 304, and the part would be kept.
-                let part = Fetched { body, incomplete: true, etag: None, last_modified: None, ..fetched };
+                // With validators, the next response could be 304, and the incomplete body would be
+                // kept.
+                let part = Fetched { body, is_incomplete: true, etag: None, last_modified: None, ..fetched };
                 Err(FetchError::Incomplete { why, received: Some(Box::new(part)) })
             }
             (_, Err(error)) => Err(error),
@@ -131,8 +132,8 @@ impl Fetcher {
             let hop = OpenHop { policy, url: Some(&url) };
             let started = Instant::now();
             let config = &self.shared.config;
-            referrer = referrer.and_then(|referrer| referrer.towards(&url));
-            let mut headers = headers(&request, &url);
+            referrer = referrer.and_then(|referrer| referrer.for_target(&url));
+            let mut headers = request_headers(&request, &url);
             if let Some(referrer) = &referrer
                 && let Ok(value) = HeaderValue::from_str(referrer.as_str())
             {
@@ -149,7 +150,7 @@ impl Fetcher {
             let status = response.status().as_u16();
             if let Some(next) = redirect_target(&url, &response)? {
                 let policy = referrer_policy(response.headers());
-                referrer = referrer.map(|referrer| referrer.redirected(policy));
+                referrer = referrer.map(|referrer| referrer.after_redirect(policy));
                 redirects.push(url);
                 if redirects.len() > self.shared.config.max_redirects || redirects.contains(&next) {
                     return Err(FetchError::TooManyRedirects);
@@ -174,9 +175,9 @@ impl Fetcher {
         }
     }
 
-    /// Sends a request. A server may close an idle connection just when it is reused. The request
-    /// is then repeated once. Other idle connections of the host are probably closed too, so the
-    /// repetition uses a new one.
+    /// Sends a request. A server may close an idle connection at the moment when it is reused. The
+    /// request is then repeated once. Other idle connections of the host are probably closed too,
+    /// so the repetition uses a new one.
     async fn send(
         &self,
         url: &Url,
@@ -198,7 +199,7 @@ impl Fetcher {
         };
         match timeout_at(deadline, exchange).await {
             Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(explain(error)),
+            Ok(Err(error)) => Err(to_fetch_error(error)),
             Err(_) => Err(FetchError::Timeout("no response within the time limit")),
         }
     }
@@ -222,7 +223,7 @@ impl Fetcher {
             robots_tags: head.get_all("x-robots-tag").iter().map(header_text).collect(),
             referrer_policy: referrer_policy(head),
             body: Bytes::new(),
-            incomplete: false,
+            is_incomplete: false,
             url,
             redirects,
         };
@@ -232,10 +233,10 @@ impl Fetcher {
         };
         // The first bytes show that the content is a video and not a page.
         let is_video = |mime: &String| mime.to_ascii_lowercase().starts_with("video/");
-        let video = kind == Kind::Page && fetched.content_type.as_ref().is_some_and(is_video);
+        let is_video_page = kind == Kind::Page && fetched.content_type.as_ref().is_some_and(is_video);
         let limits = Limits {
             bytes: match kind {
-                Kind::Page if video => VIDEO_HEAD,
+                Kind::Page if is_video_page => VIDEO_HEAD,
                 Kind::Page => config.page_limit,
                 Kind::Image => config.image_limit,
                 Kind::Robots => config.robots_limit,
@@ -244,7 +245,7 @@ impl Fetcher {
                 Kind::Video => config.video_limit,
                 Kind::Playlist => hls::MAX_BYTES,
             },
-            truncate: kind == Kind::Robots || video,
+            truncate: kind == Kind::Robots || is_video_page,
             // RFC 9309 2.3.1.5: the lines of robots.txt that can be parsed apply.
             accept_plain_text: kind == Kind::Robots,
             deadline,
@@ -274,7 +275,7 @@ impl Fetcher {
         }
         match tokio::time::timeout(POST_TIMEOUT, request.send()).await {
             Ok(Ok(response)) => Ok(response.status().as_u16()),
-            Ok(Err(error)) => Err(explain(error.without_url())),
+            Ok(Err(error)) => Err(to_fetch_error(error.without_url())),
             Err(_) => Err(FetchError::Timeout("no response within the time limit")),
         }
     }
@@ -358,7 +359,7 @@ fn validators<'a>(request: &'a Request, url: &Url) -> Option<&'a Validators> {
     request.validators.as_ref().filter(|validators| validators.url == *url)
 }
 
-fn headers(request: &Request, url: &Url) -> HeaderMap {
+fn request_headers(request: &Request, url: &Url) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(
         header::ACCEPT,

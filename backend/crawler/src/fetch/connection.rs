@@ -1,6 +1,6 @@
-//! Explains failures of the HTTP client: whether a request was sent on a reused connection, whether
-//! its connection was lost before a response, and which [`FetchError`] the caller gets. The module
-//! `client` decides what follows.
+//! Classifies failures of the HTTP client: whether a request was sent on a reused connection,
+//! whether its connection was lost before a response, and which [`FetchError`] the caller gets. The
+//! module `client` decides whether to repeat the request.
 use super::{ConnectError, FetchError};
 use crate::config::deepest_cause;
 use crate::guard::{GuardError, NoAddress};
@@ -83,7 +83,7 @@ pub(super) fn is_lost(error: &reqwest::Error) -> bool {
             }
         }
         if let Some(error) = cause.downcast_ref::<h2::Error>() {
-            // A GET is safe to repeat. REFUSED_STREAM and GOAWAY mean that the server wants a new
+            // A GET is safe to repeat. REFUSED_STREAM and GOAWAY mean that the server expects a new
             // connection.
             return error.is_io() || error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM);
         }
@@ -108,8 +108,8 @@ fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)
     std::iter::successors(error.source(), |&cause| cause.source())
 }
 
-/// Converts an error. Errors of our resolver and of the guard are found among its causes.
-pub(super) fn explain(error: reqwest::Error) -> FetchError {
+/// Converts an error. Errors of the resolver and of the guard are found among its causes.
+pub(super) fn to_fetch_error(error: reqwest::Error) -> FetchError {
     let mut is_invalid = false;
     for cause in causes(&error) {
         if let Some(guard) = cause.downcast_ref::<GuardError>() {

@@ -9,8 +9,8 @@ use std::io;
 
 /// The encodings that a request for a text accepts.
 pub(super) const ACCEPTED: &str = "gzip, br, zstd";
-/// Maximum length of a decoded piece.
-const PIECE: usize = 16 << 10;
+/// Maximum length of a decoded piece in bytes.
+const MAX_PIECE_BYTES: usize = 16 << 10;
 
 /// Maximum number of members of a body. Each costs time and may have no output.
 const MAX_MEMBERS: usize = 1_000;
@@ -24,7 +24,7 @@ pub(super) struct Decoder {
     codec: Box<dyn DecodeV2 + Send + Sync>,
     /// Received bytes that are not decoded yet.
     input: Bytes,
-    /// Receives the output of the codec. It has [`PIECE`] bytes.
+    /// Receives the output of the codec. It has [`MAX_PIECE_BYTES`] bytes.
     output: Vec<u8>,
     progress: Progress,
     /// Number of members that have begun after the first.
@@ -76,7 +76,7 @@ impl Encoding {
     }
 
     /// Returns whether another member begins with `input`, which is not empty. Returns `None` if
-    /// `input` is too short to tell.
+    /// `input` is too short to decide.
     fn begins_member(self, input: &[u8]) -> Option<bool> {
         // A skippable frame begins with a byte from 0x50 to 0x5f (RFC 8878 3.1.2).
         let skippable = [0x50 | (input[0] & 0x0f), 0x2a, 0x4d, 0x18];
@@ -103,7 +103,7 @@ impl Decoder {
             encoding,
             codec: encoding.codec(),
             input: Bytes::new(),
-            output: vec![0; PIECE],
+            output: vec![0; MAX_PIECE_BYTES],
             progress: Progress::Empty,
             members: 0,
         })
@@ -116,8 +116,8 @@ impl Decoder {
             if self.input.is_empty() { piece } else { [&self.input[..], &piece[..]].concat().into() };
     }
 
-    /// Decodes at most [`PIECE`] bytes of output and returns them, or `None` if more input is
-    /// needed. An empty piece means that more output may follow without more input.
+    /// Decodes at most [`MAX_PIECE_BYTES`] bytes of output and returns them, or `None` if more
+    /// input is needed. An empty piece means that more output may follow without more input.
     ///
     /// # Errors
     /// Fails if the input is not in this encoding, or has over [`MAX_MEMBERS`] members.
@@ -157,7 +157,7 @@ impl Decoder {
             Ok(false) if has_input && consumed == 0 && written == 0 => {
                 return Err(io::Error::other("the decoder cannot continue"));
             }
-            Ok(false) => Progress::Inside { has_output: written == PIECE },
+            Ok(false) => Progress::Inside { has_output: written == MAX_PIECE_BYTES },
             // Called without input, a codec may report an error only because it has nothing to do.
             Err(_) if !has_input => Progress::Inside { has_output: false },
             Err(error) => return Err(error),
@@ -185,9 +185,9 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// Returns a frame of zstd with the text "hello" and a window of `2^log` bytes.
-    fn zstd(log: u8) -> Vec<u8> {
-        let head = [0x28, 0xb5, 0x2f, 0xfd, 0, (log - 10) << 3, 0x29, 0, 0];
+    /// Returns a zstd frame with the text "hello" and a window of `2^window_log` bytes.
+    fn zstd(window_log: u8) -> Vec<u8> {
+        let head = [0x28, 0xb5, 0x2f, 0xfd, 0, (window_log - 10) << 3, 0x29, 0, 0];
         [&head[..], b"hello"].concat()
     }
 
@@ -196,14 +196,14 @@ mod tests {
         Decoder::from_headers(&headers.into_iter().collect()).unwrap()
     }
 
-    /// Decodes a body that arrives in pieces of `len` bytes. Also returns whether it is cut off.
-    fn decode(encoding: &'static str, body: &[u8], len: usize) -> io::Result<(String, bool)> {
+    /// Decodes a body that arrives in chunks. Also returns whether it is truncated.
+    fn decode(encoding: &'static str, body: &[u8], chunk_len: usize) -> io::Result<(String, bool)> {
         let mut decoder = decoder(encoding);
         let mut decoded = Vec::new();
-        for piece in body.chunks(len) {
-            decoder.push(Bytes::copy_from_slice(piece));
-            while let Some(piece) = decoder.next()? {
-                decoded.extend_from_slice(&piece);
+        for chunk in body.chunks(chunk_len) {
+            decoder.push(Bytes::copy_from_slice(chunk));
+            while let Some(chunk) = decoder.next()? {
+                decoded.extend_from_slice(&chunk);
             }
         }
         Ok((String::from_utf8(decoded).unwrap(), decoder.is_truncated()))
@@ -253,8 +253,8 @@ mod tests {
         let mut decoder = decoder("gzip");
         decoder.push(gzip(b"").repeat(1000).into());
         let mut calls = 0;
-        while let Some(piece) = decoder.next().unwrap() {
-            assert!(piece.is_empty());
+        while let Some(chunk) = decoder.next().unwrap() {
+            assert!(chunk.is_empty());
             calls += 1;
         }
         assert!(calls >= 1000, "{calls}");

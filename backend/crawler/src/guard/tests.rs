@@ -8,13 +8,13 @@ fn guard() -> Guard {
 
 fn guard_with_ranges(nets: &[&str]) -> Guard {
     Guard::new(&Config {
-        allow_private: nets.iter().map(|n| n.parse().unwrap()).collect(),
+        allow_private: nets.iter().map(|net| net.parse().unwrap()).collect(),
         ..Config::default()
     })
 }
 
-/// Returns `Ok`, `url`, or the name of the range. Returns `syntax` for a URL that cannot be parsed.
-fn verdict(guard: &Guard, text: &str) -> String {
+/// Returns `ok`, `url`, the name of the range, or `syntax` for a URL that cannot be parsed.
+fn check(guard: &Guard, text: &str) -> String {
     match Url::parse(text) {
         Err(_) => "syntax".into(),
         Ok(url) => match guard.check_url(&url) {
@@ -175,11 +175,11 @@ fn guard_checks_urls_without_dns() {
         ("http://[::1]./", "syntax"),
         ("http://[2001:0:5db8:d70e::f5fe:fdfc]/", "private use"),
         ("http://[2001:0:a00:1::a247:28f1]/", "Teredo"),
-        // Teredo keeps the client's address inverted: 80ff:fffe is 127.0.0.1
+        // Teredo inverts the bits of the client's address: 80ff:fffe is 127.0.0.1
         ("http://[2001:0:5db8:d70e::80ff:fffe]/", "loopback"),
         ("http://[2001:0:5db8:d70e::a247:28f1]/", "Teredo"),
     ] {
-        assert_eq!(verdict(&guard, text), expected, "{text}");
+        assert_eq!(check(&guard, text), expected, "{text}");
     }
 }
 
@@ -192,7 +192,8 @@ fn allowed_private_ranges_permit_any_port() {
         ("http://2130706433:8080/", "ok"),
         ("http://[::ffff:127.0.0.1]:8080/", "ok"),
         ("http://[fd12::1]:9000/", "ok"),
-        // A gateway would translate these addresses. They do not lead to our own loopback.
+        // A gateway would translate these addresses. They do not lead to the loopback interface of
+        // this machine.
         ("http://[64:ff9b::127.0.0.1]/", "loopback"),
         ("http://[2002:7f00:1::]/", "loopback"),
         ("http://[::1]/", "loopback"),
@@ -201,30 +202,30 @@ fn allowed_private_ranges_permit_any_port() {
         ("http://169.254.169.254/", "link-local"),
         ("http://93.184.215.14/", "ok"),
         ("http://93.184.215.14:8080/", "url"),
-        // The address of a name is not known yet.
+        // A name is not resolved yet.
         ("http://localhost:8080/", "ok"),
         ("http://user@127.0.0.1/", "url"),
     ] {
-        assert_eq!(verdict(&guard, text), expected, "{text}");
+        assert_eq!(check(&guard, text), expected, "{text}");
     }
 }
 
 #[test]
 fn allowed_ports_are_configurable() {
     let guard = Guard::new(&Config { ports: vec![8443], ..Config::default() });
-    assert_eq!(verdict(&guard, "https://example.com:8443/"), "ok");
-    assert_eq!(verdict(&guard, "https://example.com/"), "url");
+    assert_eq!(check(&guard, "https://example.com:8443/"), "ok");
+    assert_eq!(check(&guard, "https://example.com/"), "url");
     let error = guard.check_url(&Url::parse("http://example.com:81/").unwrap()).unwrap_err();
     assert!(error.to_string().contains("port 81 is not open; allowed: 8443"), "{error}");
 }
 
 #[test]
-fn rejects_dns_answer_with_any_forbidden_address() {
+fn rejects_dns_response_with_any_forbidden_address() {
     let public: IpAddr = "93.184.215.14".parse().unwrap();
     let loopback: IpAddr = "127.0.0.1".parse().unwrap();
     let v6_loopback: IpAddr = "::1".parse().unwrap();
-    let closed = guard();
-    assert!(closed.check_answer("a.example", vec![public], AddressScope::Public).is_ok());
+    let default_guard = guard();
+    assert!(default_guard.check_dns_response("a.example", vec![public], AddressScope::Public).is_ok());
     let parse = |text: &str| -> IpAddr { text.parse().unwrap() };
     for addresses in [
         vec![public, loopback],
@@ -236,25 +237,32 @@ fn rejects_dns_answer_with_any_forbidden_address() {
         vec![parse("2001:0:5db8:d70e::80ff:fffe"), public],
     ] {
         assert!(matches!(
-            closed.check_answer("a.example", addresses, AddressScope::Public),
+            default_guard.check_dns_response("a.example", addresses, AddressScope::Public),
             Err(GuardError::Address { range: "loopback", .. })
         ));
     }
-    let open = guard_with_ranges(&["127.0.0.0/8"]);
+    let local_guard = guard_with_ranges(&["127.0.0.0/8"]);
     // On a port that is open only in the allowed private ranges, other addresses are rejected.
-    assert!(open.check_answer("a.example", vec![loopback], AddressScope::AllowedPrivate).is_ok());
-    assert!(open.check_answer("a.example", vec![public], AddressScope::AllowedPrivate).is_err());
+    assert!(
+        local_guard.check_dns_response("a.example", vec![loopback], AddressScope::AllowedPrivate).is_ok()
+    );
+    assert!(local_guard.check_dns_response("a.example", vec![public], AddressScope::AllowedPrivate).is_err());
     // Only `localhost` is filtered.
-    assert!(open.check_answer("a.example", vec![v6_loopback, loopback], AddressScope::Public).is_err());
-    let check_localhost =
-        |guard: &Guard| guard.check_answer("localhost", vec![v6_loopback, loopback], AddressScope::Public);
-    assert_eq!(check_localhost(&open).unwrap(), vec![loopback]);
-    assert!(check_localhost(&closed).is_err());
+    assert!(
+        local_guard
+            .check_dns_response("a.example", vec![v6_loopback, loopback], AddressScope::Public)
+            .is_err()
+    );
+    let check_localhost = |guard: &Guard| {
+        guard.check_dns_response("localhost", vec![v6_loopback, loopback], AddressScope::Public)
+    };
+    assert_eq!(check_localhost(&local_guard).unwrap(), vec![loopback]);
+    assert!(check_localhost(&default_guard).is_err());
 }
 
 /// Generates addresses of the special-purpose IPv4 ranges.
 fn special_v4() -> impl Strategy<Value = Ipv4Addr> {
-    (proptest::sample::select(V4), any::<u32>()).prop_map(|((net, len, _), host)| {
+    (proptest::sample::select(SPECIAL_V4_RANGES), any::<u32>()).prop_map(|((net, len, _), host)| {
         let host_bits = host & u32::MAX.checked_shr(len).unwrap_or(0);
         Ipv4Addr::from_bits(net.to_bits() | host_bits)
     })
@@ -262,26 +270,26 @@ fn special_v4() -> impl Strategy<Value = Ipv4Addr> {
 
 proptest! {
     #[test]
-    fn rejects_special_ipv4_addresses_in_every_encoding(address in special_v4(), noise in any::<u64>()) {
+    fn rejects_special_ipv4_addresses_in_every_encoding(address in special_v4(), random_bits in any::<u64>()) {
         let [a, b, c, d] = address.octets();
         let high = (u16::from(a) << 8) | u16::from(b);
         let low = (u16::from(c) << 8) | u16::from(d);
         let guard = guard();
-        let n = |shift: u32| (noise >> shift) as u16;
+        let random = |shift: u32| (random_bits >> shift) as u16;
         for form in [
             address.to_ipv6_mapped(),
             Ipv6Addr::new(0, 0, 0, 0, 0, 0, high, low),
             Ipv6Addr::new(0, 0, 0, 0, 0xffff, 0, high, low),
             Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, high, low),
-            Ipv6Addr::new(0x64, 0xff9b, 1, n(0), n(16), n(32), high, low),
-            Ipv6Addr::new(0x64, 0xff9b, 1, high, u16::from(c), u16::from(d) << 8, n(0), n(16)),
-            Ipv6Addr::new(0x2002, high, low, n(0), n(16), n(32), n(48), 1),
-            Ipv6Addr::new(0x2001, 0, n(0), n(16), n(32), n(48), !high, !low),
+            Ipv6Addr::new(0x64, 0xff9b, 1, random(0), random(16), random(32), high, low),
+            Ipv6Addr::new(0x64, 0xff9b, 1, high, u16::from(c), u16::from(d) << 8, random(0), random(16)),
+            Ipv6Addr::new(0x2002, high, low, random(0), random(16), random(32), random(48), 1),
+            Ipv6Addr::new(0x2001, 0, random(0), random(16), random(32), random(48), !high, !low),
         ] {
             prop_assert!(guard.check_address(form.into(), 80).is_err(), "{form} for {address}");
         }
         prop_assert!(guard.check_address(address.into(), 80).is_err());
-        // As one number, and with octal parts.
+        // Host names with one number or octal parts are IPv4 addresses too.
         for host in [address.to_bits().to_string(), format!("0{a:o}.0{b:o}.0{c:o}.0{d:o}"), format!("{:#x}", address.to_bits())] {
             let url = Url::parse(&format!("http://{host}/")).unwrap();
             prop_assert!(guard.check_url(&url).is_err(), "{host}");

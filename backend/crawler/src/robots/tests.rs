@@ -42,21 +42,21 @@ User-Agent: quxbot
 
 #[test]
 fn applies_rfc_9309_simple_example() {
-    let verdicts = |agent: &str| {
+    let decisions = |agent: &str| {
         let robots = Robots::from_response(200, SIMPLE.as_bytes(), agent);
         ["/", "/a.gif", "/a.gif?x", "/example/page.html", "/example/allowed.gif", "/publications/x"]
             .map(|path| allows(&robots, path))
     };
-    assert_eq!(verdicts("otherbot"), [true, false, true, false, false, true]);
-    assert_eq!(verdicts("foobot"), [false, false, false, true, true, false]);
-    assert_eq!(verdicts("barbot"), [true, true, true, false, true, true]);
-    assert_eq!(verdicts("BazBot"), [true, true, true, false, true, true]);
+    assert_eq!(decisions("otherbot"), [true, false, true, false, false, true]);
+    assert_eq!(decisions("foobot"), [false, false, false, true, true, false]);
+    assert_eq!(decisions("barbot"), [true, true, true, false, true, true]);
+    assert_eq!(decisions("BazBot"), [true, true, true, false, true, true]);
     // A group without rules allows everything; the group for all agents does not apply.
-    assert_eq!(verdicts("quxbot"), [true; 6]);
+    assert_eq!(decisions("quxbot"), [true; 6]);
 }
 
 #[test]
-fn longest_robots_rule_wins_as_in_rfc_9309() {
+fn longest_robots_rule_applies_as_in_rfc_9309() {
     // 5.2
     check(
         "User-Agent: facecrawl\nAllow: /example/page/\nDisallow: /example/page/disallowed.gif\n",
@@ -124,13 +124,13 @@ fn matches_special_characters_as_in_rfc_9309() {
 
 #[test]
 fn robots_rules_come_from_matching_groups() {
-    // Groups for our agent are combined. Names ignore case and may include a version.
+    // Groups for one agent are combined. Names ignore case and may include a version.
     check(
         "user-agent: FaceCrawl/1.0\ndisallow: /a\n\nUSER-AGENT: *\nDISALLOW: /\n\nUser-agent: x\nUser-agent: facecrawl\nDisallow: /b",
         &["/", "/c"],
         &["/a", "/b"],
     );
-    // A part of our name does not match.
+    // A part of the agent's name does not match.
     check("User-agent: facecrawler\nDisallow: /\nUser-agent: face\nDisallow: /", &["/"], &[]);
     // Rules before any group, unknown lines inside the list of names, and a sitemap in between.
     check(
@@ -157,18 +157,18 @@ fn robots_rules_come_from_matching_groups() {
 #[test]
 fn robots_txt_status_decides_access() {
     let body = b"User-agent: *\nDisallow: /a";
-    let verdicts = |status| {
+    let decisions = |status| {
         let robots = Robots::from_response(status, body, "facecrawl");
         (allows(&robots, "/a"), allows(&robots, "/b"))
     };
     for status in [200, 204, 206] {
-        assert_eq!(verdicts(status), (false, true), "{status}");
+        assert_eq!(decisions(status), (false, true), "{status}");
     }
     for status in [301, 307, 400, 401, 403, 404, 410, 451] {
-        assert_eq!(verdicts(status), (true, true), "{status}");
+        assert_eq!(decisions(status), (true, true), "{status}");
     }
     for status in [0, 429, 500, 502, 503, 599] {
-        assert_eq!(verdicts(status), (false, false), "{status}");
+        assert_eq!(decisions(status), (false, false), "{status}");
     }
 }
 
@@ -179,13 +179,14 @@ fn crawl_delay_is_bounded() {
     assert_eq!(delay("crawl-DELAY: 0.5"), Some(Duration::from_millis(500)));
     assert_eq!(delay("Crawl-delay: 0"), Some(Duration::ZERO));
     assert_eq!(delay("Crawl-delay: 1\nCrawl-delay: 3"), Some(Duration::from_secs(3)));
-    for huge in ["86400", "1e300", "inf"] {
-        assert_eq!(delay(&format!("Crawl-delay: {huge}")), Some(MAX_CRAWL_DELAY), "{huge}");
+    for large in ["86400", "1e300", "inf"] {
+        assert_eq!(delay(&format!("Crawl-delay: {large}")), Some(MAX_CRAWL_DELAY), "{large}");
     }
     for invalid in ["-1", "NaN", "soon", ""] {
         assert_eq!(delay(&format!("Crawl-delay: {invalid}")), None, "{invalid}");
     }
-    // Delays for other agents do not apply. Ours replaces the one for all agents.
+    // Delays for other agents do not apply. The group for this agent replaces the group for all
+    // agents.
     let text = "User-agent: *\nCrawl-delay: 9\n\nUser-agent: facecrawl\nDisallow: /x\n\nUser-agent: b\nCrawl-delay: 7";
     assert_eq!(robots(text).crawl_delay(), None);
 }
@@ -229,7 +230,7 @@ fn truncates_long_disallow_and_ignores_long_allow() {
     let allow = |bytes: usize| format!("User-agent: *\nDisallow: /\nAllow: /{}", "a".repeat(bytes - 1));
     check(&allow(2048), &[&path], &["/a"]);
     check(&allow(2049), &[], &[&path, "/a"]);
-    // An escape that the cut would truncate is omitted, and so is the `$` at the end.
+    // An escape that the limit would truncate is omitted. The `$` at the end is omitted too.
     let partial = format!("User-agent: *\nDisallow: /{}%C3%A4x$", "a".repeat(2045));
     check(&partial, &["/a"], &[&format!("/{}zzz", "a".repeat(2045))]);
 }
@@ -265,19 +266,19 @@ fn robots_check_takes_bounded_steps() {
     }
     // With the maximum number of rules, the search ends at its step limit and disallows the path.
     let lines: String = (0..MAX_RULES).map(|n| format!("Disallow: /*{n}*aaaaaaaaaaab\n")).collect();
-    let hostile = format!("User-agent: *\n{lines}");
-    assert!(hostile.len() < MAX_BYTES);
-    let verdict = decide(&hostile, &path(8000));
+    let expensive = format!("User-agent: *\n{lines}");
+    assert!(expensive.len() < MAX_BYTES);
+    let verdict = decide(&expensive, &path(8000));
     assert!(!verdict.allowed && verdict.steps <= MAX_STEPS, "{verdict:?}");
     // An ordinary path stays within the limit. Without stars in the rules, every path does.
-    assert!(decide(&hostile, "/albums/2024/summer/portrait.html").allowed);
+    assert!(decide(&expensive, "/albums/2024/summer/portrait.html").allowed);
     let lines: String = (0..7_000).map(|n| format!("Disallow: /{}{n}\n", "a".repeat(55))).collect();
     let verdict = decide(&format!("User-agent: *\n{lines}"), &path(8000));
     assert!(verdict.allowed && verdict.steps > 350_000 && verdict.steps <= MAX_STEPS, "{verdict:?}");
 }
 
-/// Compares with the other parser on the subset that both understand: one named group per file,
-/// plain ASCII without escapes.
+/// Returns the decision of the other parser. The text must be in the subset that both parsers
+/// support: one named group, plain ASCII without escapes.
 fn other_parser_allows(text: &str, path: &str) -> bool {
     texting_robots::Robot::new("facecrawl", text.as_bytes())
         .unwrap()
@@ -286,7 +287,7 @@ fn other_parser_allows(text: &str, path: &str) -> bool {
 
 proptest! {
     #[test]
-    fn robots_verdict_agrees_with_second_parser(
+    fn robots_decision_agrees_with_second_parser(
         rules in prop::collection::vec((any::<bool>(), "/[ab/*]{0,6}"), 0..8),
         agent in prop::sample::select(vec!["*", "facecrawl", "FaceCrawl", "otherbot"]),
         path in "/[ab/]{0,8}",
@@ -295,7 +296,8 @@ proptest! {
         for (allow, pattern) in &rules {
             text.push_str(&format!("{}: {pattern}\n", if *allow { "Allow" } else { "Disallow" }));
         }
-        // The other parser includes every star of a run in the pattern's length; ours includes one.
+        // The other parser counts every star of a run in the pattern's length; this parser counts
+        // one.
         prop_assume!(!text.contains("**"));
         prop_assert_eq!(allows(&robots(&text), &path), other_parser_allows(&text, &path), "{} on\n{}", path, text);
     }

@@ -2,7 +2,7 @@
 use super::*;
 use proptest::prelude::*;
 
-fn normal(text: &str) -> String {
+fn normalise_text(text: &str) -> String {
     parse(text).unwrap().to_string()
 }
 
@@ -30,12 +30,12 @@ fn normalises_urls_to_one_spelling() {
         ("http://example.com/a;jsessionid=1;b=2;JSESSIONID=3/c", "http://example.com/a;b=2/c"),
         ("http://example.com/a;jsessionid=1;jsessionid=2/b;jsession%69d=3", "http://example.com/a/b"),
         ("http://example.com/a;%6Asessionid=1", "http://example.com/a"),
-        // Servers do not decode this to "j".
+        // Servers do not decode these escapes to "j".
         ("http://example.com/%%36A%3%36A%%41", "http://example.com/%%36A%3%36A%%41"),
         ("  http://example.com/ \n", "http://example.com/"),
         ("http://example.com\\a\\b", "http://example.com/a/b"),
     ] {
-        assert_eq!(normal(text), expected, "{text}");
+        assert_eq!(normalise_text(text), expected, "{text}");
     }
 }
 
@@ -64,9 +64,12 @@ fn removes_session_parameters() {
         ("assid=3f2a9c0b7e6d5148", "?assid=3f2a9c0b7e6d5148"),
         ("sid", "?sid"),
     ] {
-        assert_eq!(normal(&format!("http://example.com/?{query}")), format!("http://example.com/{rest}"));
+        assert_eq!(
+            normalise_text(&format!("http://example.com/?{query}")),
+            format!("http://example.com/{rest}")
+        );
     }
-    let page = |id: &str| normal(&format!("http://example.com/p?osCsid={id}&sid={id}"));
+    let page = |id: &str| normalise_text(&format!("http://example.com/p?osCsid={id}&sid={id}"));
     assert_eq!(page(ID), page("ffffffffffff0000"));
 }
 
@@ -75,7 +78,7 @@ fn rejects_urls_with_credentials_without_showing_them() {
     let error = |text: &str| credentials_error(&Url::parse(text).unwrap());
     for text in ["http://ada:secret@example.com/", "https://ada@example.com/", "http://:secret@example.com/"]
     {
-        assert!(error(text).is_some_and(|why| !why.contains("secret")), "{text}");
+        assert!(error(text).is_some_and(|reason| !reason.contains("secret")), "{text}");
         assert_eq!(resolve(&Url::parse("http://example.com/").unwrap(), text), None, "{text}");
     }
     for text in ["http://example.com/a@b", "http://example.com/?user:pass@host"] {
@@ -117,7 +120,7 @@ fn rejects_file_urls_of_other_machines() {
 }
 
 #[test]
-fn invalid_url_error_names_cause() {
+fn invalid_url_error_contains_cause() {
     for (text, part) in [
         ("", "empty"),
         ("example.com/a", "has no scheme"),
@@ -164,12 +167,12 @@ fn applies_configured_spelling_to_links() {
 
 #[test]
 fn tracking_parameter_names_are_sorted() {
-    assert!(TRACKING.is_sorted());
+    assert!(TRACKING_PARAMETERS.is_sorted());
 }
 
 #[test]
 fn host_key_distinguishes_scheme_and_port() {
-    let key = |t: &str| host_key(&parse(t).unwrap());
+    let key = |text: &str| host_key(&parse(text).unwrap());
     assert_eq!(key("https://Example.com/a"), "example.com:443");
     assert_eq!(key("https://example.com:8443/a"), "example.com:8443");
     assert_eq!(key("http://example.com/a"), "http://example.com:80");
@@ -197,7 +200,7 @@ fn rejects_host_names_over_dns_length_limits() {
     assert!(parse(&host(62)).unwrap_err().contains("longer than 253"));
     assert!(parse(&format!("http://{label}a.test/")).unwrap_err().contains("longer than 63"));
     assert!(parse("http://127.0.0.1/").is_ok() && parse("http://[::1]/").is_ok());
-    assert_eq!(trap(&Url::parse(&host(62)).unwrap()), Some(Reason::ForbiddenUrl));
+    assert_eq!(trap_reason(&Url::parse(&host(62)).unwrap()), Some(Reason::ForbiddenUrl));
 }
 
 #[test]
@@ -231,25 +234,25 @@ fn skips_extra_slashes_before_host() {
 
 #[test]
 fn crawler_traps_are_reported_with_reason() {
-    let trap = |path: &str| trap(&parse(&format!("http://example.com{path}")).unwrap());
-    assert_eq!(trap("/a/b/c?x=1"), None);
-    assert_eq!(trap("/2011/11/11/11/photo.html"), None);
-    assert_eq!(trap("/a/a/b/b/a"), None);
-    assert_eq!(trap("/x/x/x"), Some(Reason::RepeatedSegments));
-    assert_eq!(trap("/en/de/en/de/en/de"), Some(Reason::RepeatedSegments));
-    assert_eq!(trap("/p/a/b/c/d/a/b/c/d/a/b/c/d"), Some(Reason::RepeatedSegments));
+    let trap_reason = |path: &str| trap_reason(&parse(&format!("http://example.com{path}")).unwrap());
+    assert_eq!(trap_reason("/a/b/c?x=1"), None);
+    assert_eq!(trap_reason("/2011/11/11/11/photo.html"), None);
+    assert_eq!(trap_reason("/a/a/b/b/a"), None);
+    assert_eq!(trap_reason("/x/x/x"), Some(Reason::RepeatedSegments));
+    assert_eq!(trap_reason("/en/de/en/de/en/de"), Some(Reason::RepeatedSegments));
+    assert_eq!(trap_reason("/p/a/b/c/d/a/b/c/d/a/b/c/d"), Some(Reason::RepeatedSegments));
     let deep: String = (0..21).map(|i| format!("/{i}")).collect();
-    assert_eq!(trap(&deep), Some(Reason::PathTooDeep));
-    assert_eq!(trap(&format!("/{}", "a".repeat(2048))), Some(Reason::UrlTooLong));
+    assert_eq!(trap_reason(&deep), Some(Reason::PathTooDeep));
+    assert_eq!(trap_reason(&format!("/{}", "a".repeat(2048))), Some(Reason::UrlTooLong));
     let parameters: Vec<String> = (0..17).map(|i| format!("p{i}=1")).collect();
-    assert_eq!(trap(&format!("/?{}", parameters.join("&"))), Some(Reason::TooManyParameters));
+    assert_eq!(trap_reason(&format!("/?{}", parameters.join("&"))), Some(Reason::TooManyParameters));
 }
 
-/// Parts that normalisation removes or changes, in any order.
+/// Matches URL parts that normalisation removes or changes.
 const PARTS: &str = "(;jsessionid=[a-z0-9]{0,2}|utm_a=1|gclid|%[0-9a-zA-Z]{0,2}|%6a|[?&;/.=a%]){0,12}";
 
 proptest! {
-    /// An absolute URL shows how the parser itself skips slashes.
+    /// Compares with an absolute URL, in which the parser skips the slashes.
     #[test]
     fn extra_slashes_resolve_as_after_scheme(slashes in "[/\\\\\t\n]{2,8}", rest in "[a-z0-9.:@/?#\\\\]{0,12}") {
         let base = Url::parse("http://site.example/a/b").unwrap();

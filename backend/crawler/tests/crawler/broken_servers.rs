@@ -1,6 +1,6 @@
-//! Tests the fetcher with servers that break HTTP. They write raw bytes.
+//! Tests the fetcher with servers that violate HTTP.
 
-use crate::support::{Recorder, gzip, local_config};
+use crate::support::{HopRecorder, gzip, local_config};
 use crawler::fetch::{AnyHop, Kind};
 use crawler::{FetchError, Fetched, Fetcher, Request};
 use domain::Reason;
@@ -19,14 +19,14 @@ use url::Url;
 #[derive(Clone)]
 enum Response {
     /// Writes these bytes and waits for the next request.
-    Keep(Vec<u8>),
+    KeepOpen(Vec<u8>),
     /// Writes these bytes and closes the connection.
     Close(Vec<u8>),
     /// Resets the connection.
     Reset,
 }
 
-/// A server that answers from a script and counts connections and requests.
+/// A server that sends scripted bytes and counts connections and requests.
 struct RawSite {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -34,9 +34,9 @@ struct RawSite {
 }
 
 impl RawSite {
-    /// Starts a server. `script` gets the number of the connection and the number of the request on
-    /// it, both from 0. The first requests of the first `barrier_size` connections are answered
-    /// when all of them have arrived.
+    /// Starts a server. The parameters of `script` are the number of the connection and of the
+    /// request on it, both from 0. The first `barrier_size` connections respond to their first
+    /// requests when all of these have arrived.
     async fn start(
         barrier_size: usize,
         script: impl Fn(usize, usize) -> Response + Send + Sync + 'static,
@@ -45,22 +45,24 @@ impl RawSite {
         let address = listener.local_addr().unwrap();
         let (connections, requests) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let barrier = Arc::new(Barrier::new(barrier_size));
-        let (sockets, received, script) = (connections.clone(), requests.clone(), Arc::new(script));
+        let (connection_count, request_count, script) =
+            (connections.clone(), requests.clone(), Arc::new(script));
         tokio::spawn(async move {
             while let Ok((mut socket, _)) = listener.accept().await {
-                let connection = sockets.fetch_add(1, Ordering::SeqCst);
-                let (received, script, barrier) = (received.clone(), script.clone(), barrier.clone());
+                let connection = connection_count.fetch_add(1, Ordering::SeqCst);
+                let (request_count, script, barrier) =
+                    (request_count.clone(), script.clone(), barrier.clone());
                 tokio::spawn(async move {
                     for request in 0.. {
                         if !read_request(&mut socket).await {
                             return;
                         }
-                        received.fetch_add(1, Ordering::SeqCst);
+                        request_count.fetch_add(1, Ordering::SeqCst);
                         if connection < barrier_size && request == 0 {
                             barrier.wait().await;
                         }
                         match script(connection, request) {
-                            Response::Keep(bytes) => socket.write_all(&bytes).await.unwrap(),
+                            Response::KeepOpen(bytes) => socket.write_all(&bytes).await.unwrap(),
                             Response::Close(bytes) => {
                                 socket.write_all(&bytes).await.unwrap();
                                 return;
@@ -97,7 +99,7 @@ impl RawSite {
     }
 }
 
-/// Reads up to the end of a request's head. Returns `false` if the client closed the connection.
+/// Reads the head of a request. Returns `false` if the client closed the connection.
 async fn read_request(socket: &mut TcpStream) -> bool {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -115,20 +117,20 @@ fn complete_response() -> Vec<u8> {
 
 #[tokio::test]
 async fn retries_request_when_reused_connection_closes() {
-    for last in [Response::Close(Vec::new()), Response::Reset] {
+    for second_response in [Response::Close(Vec::new()), Response::Reset] {
         let site = RawSite::start(0, move |connection, request| match (connection, request) {
-            (0, 1) => last.clone(),
-            _ => Response::Keep(complete_response()),
+            (0, 1) => second_response.clone(),
+            _ => Response::KeepOpen(complete_response()),
         })
         .await;
         let fetcher = Fetcher::new(&local_config());
-        let policy = Recorder::default();
+        let policy = HopRecorder::default();
         for _ in 0..2 {
             let response = fetcher.fetch(site.request(Kind::Image), &policy).await.unwrap();
             assert_eq!(&response.body[..], b"body");
         }
         assert_eq!(site.counts(), (2, 3));
-        // The repetition is part of the same hop.
+        // The retry is part of the same hop.
         assert_eq!(policy.lines(), ["admit /x", "finished /x 200", "admit /x", "finished /x 200"]);
     }
 }
@@ -137,7 +139,7 @@ async fn retries_request_when_reused_connection_closes() {
 async fn retries_on_new_connection_when_idle_ones_are_closed() {
     let site = RawSite::start(3, |connection, request| match (connection, request) {
         (0..3, 1) => Response::Close(Vec::new()),
-        _ => Response::Keep(complete_response()),
+        _ => Response::KeepOpen(complete_response()),
     })
     .await;
     let fetcher = Fetcher::new(&local_config());
@@ -151,10 +153,10 @@ async fn retries_on_new_connection_when_idle_ones_are_closed() {
 
 #[tokio::test]
 async fn retries_only_once_and_only_on_reused_connection() {
-    // Only the first request of the first connection is answered. All later requests end with a
-    // closed connection.
+    // The server responds only to the first request of the first connection. It closes the
+    // connections of all later requests.
     let site = RawSite::start(0, |connection, request| match (connection, request) {
-        (0, 0) => Response::Keep(complete_response()),
+        (0, 0) => Response::KeepOpen(complete_response()),
         _ => Response::Close(Vec::new()),
     })
     .await;
@@ -162,16 +164,16 @@ async fn retries_only_once_and_only_on_reused_connection() {
     fetcher.fetch(site.request(Kind::Image), &AnyHop).await.unwrap();
     let error = fetcher.fetch(site.request(Kind::Image), &AnyHop).await.unwrap_err();
     assert_eq!((error.reason(), error.is_transient()), (Reason::ConnectionClosed, true), "{error}");
-    assert_eq!(site.counts(), (2, 3), "one repetition");
+    assert_eq!(site.counts(), (2, 3), "one retry");
     let error = fetcher.fetch(site.request(Kind::Image), &AnyHop).await.unwrap_err();
     assert_eq!((error.reason(), error.is_transient()), (Reason::ConnectionClosed, true), "{error}");
-    assert_eq!(site.counts(), (3, 4), "a new connection causes no repetition");
+    assert_eq!(site.counts(), (3, 4), "a request on a new connection is not retried");
 }
 
 #[tokio::test]
 async fn does_not_retry_after_response_began() {
     let site = RawSite::start(0, |_, request| match request {
-        0 => Response::Keep(complete_response()),
+        0 => Response::KeepOpen(complete_response()),
         _ => Response::Close(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\npart".to_vec()),
     })
     .await;
@@ -247,7 +249,7 @@ async fn rejects_non_http_response_after_one_request() {
     }
 }
 
-/// Bodies that end too early, with what arrives of them.
+/// Returns (name, response, received part of the body) of bodies that end too early.
 fn short_bodies() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
     let head = "HTTP/1.1 200 OK\r\netag: \"v1\"\r\nlast-modified: Wed, 01 May 2024 10:00:00 GMT\r\n";
     let page = b"<html><p>".repeat(3000);
@@ -289,11 +291,11 @@ async fn keeps_received_part_of_incomplete_body() {
                 panic!("{name} {error}")
             };
             assert_eq!(received.body, expected, "{name}");
-            assert!(received.incomplete, "{name}");
+            assert!(received.is_incomplete, "{name}");
             // A later 304 would confirm a file that is not complete.
             assert_eq!(received.validators(), None, "{name}");
         }
-        // Half of these files would be misunderstood.
+        // An incomplete file of these kinds would be misinterpreted.
         for kind in [Kind::Robots, Kind::Playlist, Kind::Video] {
             let error = site.fetch(kind).await.unwrap_err();
             assert!(matches!(error, FetchError::Incomplete { received: None, .. }), "{name} {error}");
@@ -303,12 +305,12 @@ async fn keeps_received_part_of_incomplete_body() {
 }
 
 #[tokio::test]
-async fn connection_errors_name_their_reason() {
+async fn connection_errors_have_specific_reasons() {
     let refused = Url::parse(&format!("http://127.0.0.1:{}/", crate::support::closed_port().await)).unwrap();
     let closed = RawSite::start(0, |_, _| Response::Close(Vec::new())).await;
     let reset = RawSite::start(0, |_, _| Response::Reset).await;
     let https = |site: &RawSite| Url::parse(&format!("https://{}/", site.address)).unwrap();
-    // A server without TLS sends a text in place of the handshake, or nothing.
+    // A server without TLS sends text instead of the handshake, or nothing.
     let plain = plain_server(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
     let silent = plain_server(b"").await;
     for (url, reason) in [
@@ -357,7 +359,7 @@ async fn reads_robots_txt_with_false_encoding_as_text() {
             assert_eq!((error.reason(), error.is_transient()), (Reason::UndecodableBody, false), "{error}");
         }
     }
-    // The rest of damaged compressed data is unknown.
+    // Damaged compressed data is not read as text.
     let mut damaged = gzip(rules.as_bytes());
     damaged[12..40].fill(0xff);
     let site = RawSite::serve(falsely_encoded("gzip", &damaged)).await;

@@ -2,7 +2,7 @@
 use crawler::{Directives, extract_page};
 use url::Url;
 
-/// (kind of markup, URL without the site, alternative text), in document order.
+/// (kind of markup, URL without the origin, alternative text), in document order.
 const IMAGES: &[(&str, &str, Option<&str>)] = &[
     ("og:image", "/base/share/og.jpg", None),
     ("og:image", "/base/share/og-2.jpg?w=1200&h=630", None),
@@ -87,13 +87,13 @@ fn discovery_page_yields_exact_images_and_links() {
     let url = Url::parse("http://site.example/dir/index.html").unwrap();
     let page = extract_page(html, &url, Some("text/html"), "facecrawl", None);
     let actual: Vec<(&str, &str, Option<&str>)> =
-        page.images.iter().map(|i| (i.found_in, path(&i.url), i.alt.as_deref())).collect();
+        page.images.iter().map(|image| (image.found_in, path(&image.url), image.alt.as_deref())).collect();
     for (actual, expected) in actual.iter().zip(IMAGES) {
         assert_eq!(actual, expected);
     }
     assert_eq!(actual.len(), IMAGES.len(), "{:?}", actual.get(IMAGES.len()..));
 
-    let actual: Vec<(&str, bool)> = page.links.iter().map(|l| (path(&l.url), l.nofollow)).collect();
+    let actual: Vec<(&str, bool)> = page.links.iter().map(|link| (path(&link.url), link.nofollow)).collect();
     assert_eq!(actual, LINKS);
 
     assert_eq!(page.title.as_deref(), Some("Every form \u{2014} & one title"));

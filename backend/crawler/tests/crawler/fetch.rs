@@ -1,6 +1,6 @@
 //! Tests the fetcher with a real server on 127.0.0.1: limits, redirects, errors and headers.
 
-use crate::support::{Recorder, Site, gzip, local_config};
+use crate::support::{HopRecorder, Site, gzip, local_config};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, Path};
@@ -33,9 +33,9 @@ fn encoded(encoding: &'static str, body: Vec<u8>) -> Response {
     ([(header::CONTENT_ENCODING, encoding)], body).into_response()
 }
 
-fn endless_body(piece: usize) -> Body {
-    let piece = Bytes::from(vec![b'a'; piece]);
-    Body::from_stream(stream::repeat(piece).map(Ok::<_, Infallible>))
+fn endless_body(chunk_len: usize) -> Body {
+    let chunk = Bytes::from(vec![b'a'; chunk_len]);
+    Body::from_stream(stream::repeat(chunk).map(Ok::<_, Infallible>))
 }
 
 #[tokio::test]
@@ -77,11 +77,11 @@ async fn request_headers_identify_crawler_without_secrets() {
     )
     .await;
     let fetcher = Fetcher::new(&local_config());
-    let head = async |kind| {
+    let request_headers = async |kind| {
         let response = fetcher.fetch(Request::new(site.url("/start"), kind), &AnyHop).await.unwrap();
         String::from_utf8(response.body.to_vec()).unwrap()
     };
-    let page = head(Kind::Page).await;
+    let page = request_headers(Kind::Page).await;
     assert!(page.contains("user-agent: facecrawl/"), "{page}");
     assert!(page.contains("(+https://"), "{page}");
     assert!(page.contains("accept: text/html"), "{page}");
@@ -91,7 +91,7 @@ async fn request_headers_identify_crawler_without_secrets() {
     for secret in ["cookie", "referer", "authorization", "if-none-match"] {
         assert!(!page.contains(&format!("{secret}:")), "{page}");
     }
-    let image = head(Kind::Image).await;
+    let image = request_headers(Kind::Image).await;
     assert!(image.contains("accept: image/jpeg") && image.contains("accept-encoding: identity"), "{image}");
     assert_eq!(fetcher.agent(), "facecrawl");
     // Line breaks are removed from the user agent.
@@ -120,7 +120,7 @@ async fn decodes_compressed_pages_within_limit() {
     for path in ["/gzip", "/br", "/zstd"] {
         assert_eq!(&fetch(&site, path).await.unwrap().body[..], b"hello", "{path}");
     }
-    // A few KiB compressed, 16 MiB decoded.
+    // The body has a few KiB compressed and 16 MiB decoded.
     let error = fetch(&site, "/bomb").await.unwrap_err();
     assert_eq!(error.reason().code(), "too_many_bytes");
     assert!(matches!(error, FetchError::TooLarge { limit } if limit == 5 << 20), "{error}");
@@ -151,7 +151,10 @@ async fn response_bodies_are_limited_by_kind() {
     for (kind, limit) in [(Kind::Page, 1 << 20), (Kind::Image, 2 << 20), (Kind::Sitemap, 3 << 20)] {
         for path in ["/endless", "/announced"] {
             let error = fetch_with(&config, &site, path, kind).await.unwrap_err();
-            assert!(matches!(error, FetchError::TooLarge { limit: l } if l == limit), "{path} {error}");
+            assert!(
+                matches!(error, FetchError::TooLarge { limit: actual } if actual == limit),
+                "{path} {error}"
+            );
             assert!(!error.is_transient());
         }
     }
@@ -160,17 +163,17 @@ async fn response_bodies_are_limited_by_kind() {
         assert_eq!(fetch_with(&config, &site, path, Kind::Robots).await.unwrap().body.len(), 1000, "{path}");
     }
     // A body as long as the limit is allowed.
-    let exact = Config { page_limit: 1000, ..local_config() };
-    assert_eq!(fetch_with(&exact, &site, "/exact", Kind::Page).await.unwrap().body.len(), 1000);
-    let small = Config { page_limit: 999, ..local_config() };
-    let error = fetch_with(&small, &site, "/exact", Kind::Page).await.unwrap_err();
+    let exact_limit = Config { page_limit: 1000, ..local_config() };
+    assert_eq!(fetch_with(&exact_limit, &site, "/exact", Kind::Page).await.unwrap().body.len(), 1000);
+    let small_limit = Config { page_limit: 999, ..local_config() };
+    let error = fetch_with(&small_limit, &site, "/exact", Kind::Page).await.unwrap_err();
     assert_eq!(error.reason().code(), "too_many_bytes");
 }
 
 #[tokio::test]
 async fn videos_download_in_chunks_within_own_limits() {
-    let silence = || async {
-        let first = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"begin"))]);
+    let stall = || async {
+        let first = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"start"))]);
         Body::from_stream(first.chain(stream::pending()))
     };
     let site = Site::start(
@@ -178,7 +181,7 @@ async fn videos_download_in_chunks_within_own_limits() {
             .route("/endless", get(|| async { endless_body(64 << 10) }))
             .route("/moved", get(|| async { Redirect::temporary("/exact") }))
             .route("/exact", get(|| async { ([(header::CONTENT_TYPE, "video/mp4")], vec![b'a'; 200_000]) }))
-            .route("/silence", get(silence))
+            .route("/stall", get(stall))
             .route("/missing", get(|| async { StatusCode::NOT_FOUND })),
     )
     .await;
@@ -195,8 +198,8 @@ async fn videos_download_in_chunks_within_own_limits() {
         let mut download =
             Fetcher::new(config).download(Request::new(site.url(path), Kind::Video), &AnyHop).await?;
         let mut length = 0;
-        while let Some(piece) = download.chunk().await? {
-            length += piece.len();
+        while let Some(chunk) = download.chunk().await? {
+            length += chunk.len();
         }
         Ok((download.head, length))
     };
@@ -206,55 +209,58 @@ async fn videos_download_in_chunks_within_own_limits() {
     let error = download(&config, "/endless").await.unwrap_err();
     assert!(matches!(error, FetchError::TooLarge { limit: 200_000 }), "{error}");
     let short_timeout = Config { video_timeout: Duration::from_secs(1), ..config.clone() };
-    let error = download(&short_timeout, "/silence").await.unwrap_err();
-    assert!(matches!(error, FetchError::Timeout(why) if why.contains("not complete")), "{error}");
+    let error = download(&short_timeout, "/stall").await.unwrap_err();
+    assert!(matches!(error, FetchError::Timeout(reason) if reason.contains("not complete")), "{error}");
     let error = download(&config, "/missing").await.unwrap_err();
     assert!(matches!(error, FetchError::Status { status: 404, .. }), "{error}");
 }
 
 #[tokio::test]
 async fn slow_servers_cause_timeout_errors() {
-    // Sends one byte every 10 ms, endlessly.
+    // Sends one byte every 10 ms without end.
     let drip = || async {
-        let ticks =
-            stream::unfold(tokio::time::interval(Duration::from_millis(10)), |mut clock| async move {
-                clock.tick().await;
-                Some((Ok::<_, Infallible>(Bytes::from_static(b"a")), clock))
+        let chunks =
+            stream::unfold(tokio::time::interval(Duration::from_millis(10)), |mut interval| async move {
+                interval.tick().await;
+                Some((Ok::<_, Infallible>(Bytes::from_static(b"a")), interval))
             });
-        Body::from_stream(ticks)
+        Body::from_stream(chunks)
     };
-    let silence = || async { Body::from_stream(stream::pending::<Result<Bytes, Infallible>>()) };
+    let stall = || async { Body::from_stream(stream::pending::<Result<Bytes, Infallible>>()) };
     let site = Site::start(
         Router::new()
             .route("/drip", get(drip))
-            .route("/silence", get(silence))
+            .route("/stall", get(stall))
             .route("/never", get(std::future::pending::<()>)),
     )
     .await;
     let slow = Config { min_speed_window: Duration::from_millis(150), ..local_config() };
-    for path in ["/drip", "/silence"] {
+    for path in ["/drip", "/stall"] {
         let error = fetch_with(&slow, &site, path, Kind::Page).await.unwrap_err();
-        assert!(matches!(error, FetchError::Timeout(why) if why.contains("minimum speed")), "{path} {error}");
+        assert!(
+            matches!(error, FetchError::Timeout(reason) if reason.contains("minimum speed")),
+            "{path} {error}"
+        );
         assert_eq!((error.reason(), error.is_transient()), (Reason::Timeout, true));
     }
-    // A video has a minimum speed of its own.
+    // Videos have a separate minimum speed.
     let slow = Config { min_speed: 0, min_speed_window: Duration::from_millis(40), ..local_config() };
     let video = Request::new(site.url("/drip"), Kind::Video);
     let mut download = Fetcher::new(&slow).download(video, &AnyHop).await.unwrap();
     let error = loop {
         match download.chunk().await {
-            Ok(piece) => assert!(piece.is_some(), "the body is endless"),
+            Ok(chunk) => assert!(chunk.is_some(), "the body is endless"),
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, FetchError::Timeout(why) if why.contains("minimum speed")), "{error}");
+    assert!(matches!(error, FetchError::Timeout(reason) if reason.contains("minimum speed")), "{error}");
     let short = Config { total_timeout: Duration::from_secs(3), min_speed: 0, ..local_config() };
-    let fetch_slowly = async |(path, part): (&str, &str)| {
+    let check_timeout = async |(path, expected): (&str, &str)| {
         let error = fetch_with(&short, &site, path, Kind::Page).await.unwrap_err();
-        assert!(matches!(error, FetchError::Timeout(why) if why.contains(part)), "{path} {error}");
+        assert!(matches!(error, FetchError::Timeout(reason) if reason.contains(expected)), "{path} {error}");
     };
-    let slow = [("/drip", "not complete"), ("/silence", "not complete"), ("/never", "no response")];
-    futures::future::join_all(slow.map(fetch_slowly)).await;
+    let timeouts = [("/drip", "not complete"), ("/stall", "not complete"), ("/never", "no response")];
+    futures::future::join_all(timeouts.map(check_timeout)).await;
 }
 
 #[tokio::test]
@@ -363,8 +369,8 @@ async fn image_requests_send_referer_of_page() {
     }
     assert_eq!(referer(&local_config(), &other_site.url("/"), ReferrerPolicy::default()).await, origin);
     assert_eq!(referer(&local_config(), &site.url("/echo"), ReferrerPolicy::NoReferrer).await, None);
-    let silent = Config { send_referer: false, ..local_config() };
-    assert_eq!(referer(&silent, &site.url("/echo"), ReferrerPolicy::UnsafeUrl).await, None);
+    let without_referer = Config { send_referer: false, ..local_config() };
+    assert_eq!(referer(&without_referer, &site.url("/echo"), ReferrerPolicy::UnsafeUrl).await, None);
 
     let policy = Router::new().fallback(|| async { [("referrer-policy", "origin, unknown")] });
     let response = fetch(&Site::start(policy).await, "/").await.unwrap();
@@ -372,7 +378,7 @@ async fn image_requests_send_referer_of_page() {
 }
 
 #[tokio::test]
-async fn fetch_policy_sees_every_hop() {
+async fn fetch_policy_is_called_for_every_hop() {
     let site = Site::start(
         Router::new()
             .route("/one", get(|| async { Redirect::to("/two?utm_source=x") }))
@@ -381,7 +387,7 @@ async fn fetch_policy_sees_every_hop() {
     )
     .await;
     let fetcher = Fetcher::new(&local_config());
-    let policy = Recorder::default();
+    let policy = HopRecorder::default();
     fetcher.fetch(Request::new(site.url("/one"), Kind::Page), &policy).await.unwrap();
     assert_eq!(
         policy.lines(),
@@ -390,14 +396,14 @@ async fn fetch_policy_sees_every_hop() {
     assert_eq!(site.requests(), 2);
 
     // A refused hop is neither sent nor reported as finished.
-    let policy = Recorder::with_refusal("/two");
+    let policy = HopRecorder::refusing("/two");
     let error = fetcher.fetch(Request::new(site.url("/one"), Kind::Page), &policy).await.unwrap_err();
     assert_eq!((error.reason(), error.is_transient()), (Reason::RobotsDisallowed, false));
     assert_eq!(policy.lines(), ["admit /one", "finished /one 303", "admit /two"]);
     assert_eq!(site.requests(), 3);
 
     // A failed hop is reported as finished.
-    let policy = Recorder::default();
+    let policy = HopRecorder::default();
     let closed = crate::support::closed_port().await;
     let url = Url::parse(&format!("http://127.0.0.1:{closed}/x")).unwrap();
     let error = fetcher.fetch(Request::new(url, Kind::Page), &policy).await.unwrap_err();
@@ -408,11 +414,12 @@ async fn fetch_policy_sees_every_hop() {
 
 #[tokio::test]
 async fn http_status_errors_report_retry_delay() {
-    let soon = time::OffsetDateTime::now_utc() + Duration::from_secs(3600);
-    let date = soon.format(&time::format_description::well_known::Rfc2822).unwrap().replace("+0000", "GMT");
+    let in_one_hour = time::OffsetDateTime::now_utc() + Duration::from_secs(3600);
+    let date =
+        in_one_hour.format(&time::format_description::well_known::Rfc2822).unwrap().replace("+0000", "GMT");
     let handler = |Path((status, form)): Path<(u16, String)>| async move {
         let value = match form.as_str() {
-            // The clock of this server differs by decades.
+            // The clock of this server is wrong by decades.
             "server" => {
                 let dates = [
                     (header::DATE, "Sun, 06 Nov 1994 08:49:37 GMT"),
@@ -428,8 +435,8 @@ async fn http_status_errors_report_retry_delay() {
         (StatusCode::from_u16(status).unwrap(), [(header::RETRY_AFTER, value)]).into_response()
     };
     let site = Site::start(Router::new().route("/{status}/{form}", get(handler))).await;
-    let wait = async |path: &str| match fetch(&site, path).await.unwrap_err() {
-        FetchError::Status { retry_after, .. } => retry_after.map(|d| d.as_secs()),
+    let retry_after = async |path: &str| match fetch(&site, path).await.unwrap_err() {
+        FetchError::Status { retry_after, .. } => retry_after.map(|delay| delay.as_secs()),
         other => panic!("{other}"),
     };
     for (path, expected) in [
@@ -442,20 +449,20 @@ async fn http_status_errors_report_retry_delay() {
         ("/503/99999999999999999999999", Some(86_400)),
         ("/503/server", Some(120)),
     ] {
-        assert_eq!(wait(path).await, expected, "{path}");
+        assert_eq!(retry_after(path).await, expected, "{path}");
     }
-    let from_date = wait("/503/date").await.unwrap();
+    let from_date = retry_after("/503/date").await.unwrap();
     assert!((3000..=3600).contains(&from_date), "{from_date}");
 
     for status in [400, 403, 404, 410, 408, 429, 500, 501, 503] {
         let error = fetch(&site, &format!("/{status}/none")).await.unwrap_err();
-        let transient = matches!(status, 408 | 429 | 500 | 503);
-        assert_eq!((error.reason(), error.is_transient()), (Reason::Http(status), transient));
+        let is_transient = matches!(status, 408 | 429 | 500 | 503);
+        assert_eq!((error.reason(), error.is_transient()), (Reason::Http(status), is_transient));
     }
 }
 
 #[tokio::test]
-async fn parses_all_date_forms_in_retry_after() {
+async fn parses_all_date_formats_in_retry_after() {
     const HOUR: Option<u64> = Some(3600);
     const MAX: Option<u64> = Some(86_400);
     let dates = [
@@ -522,7 +529,7 @@ async fn rejects_redirects_to_overlong_urls() {
         .route("/long", get(redirect_to(8193)))
         .route("/very-long", get(redirect_to(60_000)))
         .route("/spaces", get(umlauts))
-        .fallback(|| async { "there" });
+        .fallback(|| async { "end" });
     let site = Site::start(router).await;
     let page = fetch(&site, "/fits").await.unwrap();
     assert_eq!(page.url.as_str().len(), 8192);

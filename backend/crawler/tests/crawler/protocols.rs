@@ -1,6 +1,5 @@
-//! Tests the connection itself and conditional requests: HTTP versions, certificates of a local
-//! server, and fetches that are dropped.
-use crate::support::{Forbidden, Names, Recorder, Site, gzip, local_config};
+//! Tests HTTP versions, certificates, conditional requests and fetches that are dropped.
+use crate::support::{ForbiddenListener, HopRecorder, ScriptedDns, Site, gzip, local_config};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{RawQuery, Request as Incoming};
@@ -27,10 +26,10 @@ use url::Url;
 
 #[tokio::test]
 async fn dropping_fetch_abandons_its_hop() {
-    let arrived = Arc::new(Notify::new());
-    let signal = arrived.clone();
+    let received = Arc::new(Notify::new());
+    let signal = received.clone();
     let site = Site::start(Router::new().route(
-        "/hangs",
+        "/pending",
         get(move || async move {
             signal.notify_one();
             std::future::pending::<()>().await;
@@ -38,17 +37,17 @@ async fn dropping_fetch_abandons_its_hop() {
     ))
     .await;
     let fetcher = Fetcher::new(&local_config());
-    let policy = Recorder::default();
+    let policy = HopRecorder::default();
     {
-        let fetch = fetcher.fetch(Request::new(site.url("/hangs"), Kind::Page), &policy);
+        let fetch = fetcher.fetch(Request::new(site.url("/pending"), Kind::Page), &policy);
         tokio::pin!(fetch);
         tokio::select! {
             response = &mut fetch => panic!("{response:?}"),
-            () = arrived.notified() => {}
+            () = received.notified() => {}
         }
-        assert_eq!(policy.lines(), ["admit /hangs"]);
+        assert_eq!(policy.lines(), ["admit /pending"]);
     }
-    assert_eq!(policy.lines(), ["admit /hangs", "abandoned /hangs"]);
+    assert_eq!(policy.lines(), ["admit /pending", "abandoned /pending"]);
 }
 
 fn version_router() -> Router {
@@ -56,7 +55,8 @@ fn version_router() -> Router {
 }
 
 fn fetcher_for(site: &SecureSite, config: Config) -> Fetcher {
-    let names = Names::default().with(NAME, &[&["127.0.0.1"]]).with("inside.test", &[&["127.0.0.2"]]);
+    let names =
+        ScriptedDns::default().with_name(NAME, &[&["127.0.0.1"]]).with_name("inside.test", &[&["127.0.0.2"]]);
     let extra_roots = Roots::from_pem(site.authority.as_bytes()).unwrap();
     Fetcher::with_lookup(&Config { extra_roots, ..config }, Arc::new(names))
 }
@@ -91,9 +91,9 @@ async fn limits_and_guard_apply_over_http2() {
     let router = version_router()
         .route("/bomb", get(move || async move { ([(header::CONTENT_ENCODING, "gzip")], bomb) }))
         .route("/drip", get(drip))
-        .route("/to", get(|RawQuery(to): RawQuery| async move { Redirect::to(&to.unwrap()) }));
+        .route("/to", get(|RawQuery(target): RawQuery| async move { Redirect::to(&target.unwrap()) }));
     let site = SecureSite::start(router, &["h2"]).await;
-    let forbidden = Forbidden::listen("127.0.0.2:0").await;
+    let forbidden = ForbiddenListener::listen("127.0.0.2:0").await;
     let config = Config {
         page_limit: 1 << 20,
         min_speed_window: Duration::from_secs(2),
@@ -107,7 +107,7 @@ async fn limits_and_guard_apply_over_http2() {
     let inside = format!("/to?https://inside.test:{}/", forbidden.address.port());
     assert_eq!(code(&inside).await, "forbidden_address");
     assert_eq!(code("/to?https://[::ffff:169.254.169.254]/").await, "forbidden_address");
-    assert_eq!(forbidden.connections().await, 0);
+    assert_eq!(forbidden.count_connections().await, 0);
     // Aborting a response ends only its own stream. The connection is still usable.
     assert_eq!(get_path(&fetcher, &site, "/").await.unwrap().body, "HTTP/2.0");
     assert_eq!(site.connections(), 1);
@@ -124,16 +124,16 @@ async fn trusts_only_configured_certificate_authorities() {
     assert_eq!(get_path(&fetcher, &site, "/").await.unwrap_err().reason().to_string(), "tls_failure");
     assert!(futures::FutureExt::now_or_never(requested.notified()).is_none(), "no request was sent");
     let authorities = format!("{}\n{}", site.authority, other.authority);
-    let names = Arc::new(Names::default().with(NAME, &[&["127.0.0.1"]]));
+    let names = Arc::new(ScriptedDns::default().with_name(NAME, &[&["127.0.0.1"]]));
     let config = Config { extra_roots: Roots::from_pem(authorities.as_bytes()).unwrap(), ..local_config() };
     let fetcher = Fetcher::with_lookup(&config, names);
     for site in [&site, &other] {
         assert_eq!(get_path(&fetcher, site, "/").await.unwrap().status, 200);
     }
 
-    assert_eq!(Roots::from_pem(b"no certificate").unwrap_err(), RootsError::None);
+    assert_eq!(Roots::from_pem(b"no certificate").unwrap_err(), RootsError::NoCertificate);
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-    assert!(matches!(Roots::from_pem(broken.as_bytes()), Err(RootsError::Bad(_))));
+    assert!(matches!(Roots::from_pem(broken.as_bytes()), Err(RootsError::Invalid(_))));
 }
 
 /// The host name in the certificate.
@@ -223,16 +223,16 @@ async fn conditional_requests_use_validators_of_their_url() {
         assert_eq!((response.status, response.body.len()), (304, 0));
         assert_eq!(response.etag.as_deref(), Some("\"v1\""));
     }
-    let other = revalidate(url(), Some("\"v0\""), None);
-    assert_eq!(fetcher.fetch(other, &AnyHop).await.unwrap().status, 200);
-    // Validators apply to the URL that they came from, even after a redirect.
+    let outdated = revalidate(url(), Some("\"v0\""), None);
+    assert_eq!(fetcher.fetch(outdated, &AnyHop).await.unwrap().status, 200);
+    // Validators apply only to the URL of their response, even after a redirect.
     let other_url = revalidate(site.url("/elsewhere"), Some("\"v1\""), None);
     assert_eq!(fetcher.fetch(other_url, &AnyHop).await.unwrap().status, 200);
     let moved = Request { url: site.url("/moved"), ..revalidate(url(), Some("\"v1\""), None) };
     assert_eq!(fetcher.fetch(moved, &AnyHop).await.unwrap().status, 304);
     // An invalid header value is omitted. A 304 response to an unconditional request is an error.
-    let odd = revalidate(url(), Some("\"v1\"\r\nx: y"), None);
-    assert_eq!(fetcher.fetch(odd, &AnyHop).await.unwrap().status, 200);
+    let invalid = revalidate(url(), Some("\"v1\"\r\nx: y"), None);
+    assert_eq!(fetcher.fetch(invalid, &AnyHop).await.unwrap().status, 200);
     let always = Request::new(site.url("/always"), Kind::Page);
     assert_eq!(fetcher.fetch(always, &AnyHop).await.unwrap_err().reason().code(), "http_304");
 }

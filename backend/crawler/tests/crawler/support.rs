@@ -1,4 +1,4 @@
-//! Provides a server on 127.0.0.1, listeners that must get no connection, and scripted DNS answers.
+//! Provides a server on 127.0.0.1, listeners that must get no connection, and scripted DNS.
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::{self, Next};
@@ -23,7 +23,7 @@ pub(crate) fn gzip(data: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Allows only 127.0.0.1; the rest of the loopback range stays forbidden.
+/// Allows only 127.0.0.1. The other addresses of the loopback range are forbidden.
 pub(crate) fn local_config() -> Config {
     Config { allow_private: vec!["127.0.0.1/32".parse().unwrap()], ..Config::default() }
 }
@@ -63,80 +63,83 @@ pub(crate) async fn closed_port() -> u16 {
 }
 
 /// A listener that counts its connections.
-pub(crate) struct Forbidden {
+pub(crate) struct ForbiddenListener {
     pub(crate) address: SocketAddr,
     count: watch::Receiver<usize>,
 }
 
-impl Forbidden {
+impl ForbiddenListener {
     pub(crate) async fn listen(address: &str) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, count) = watch::channel(0);
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                sender.send_modify(|n| *n += 1);
+                sender.send_modify(|count| *count += 1);
                 drop(socket);
             }
         });
         Self { address, count }
     }
 
-    /// Returns the number of connections so far. The method opens its own connection, which is the
-    /// last in the accept queue. When this connection is counted, all others have been counted too.
-    pub(crate) async fn connections(&self) -> usize {
+    /// Returns the number of connections so far. The method opens another connection, which is the
+    /// last in the accept queue. When this connection is counted, the others have been counted too.
+    pub(crate) async fn count_connections(&self) -> usize {
         let count_before = *self.count.borrow();
         drop(tokio::net::TcpStream::connect(self.address).await.unwrap());
         let mut count = self.count.clone();
-        let after = *tokio::time::timeout(Duration::from_secs(10), count.wait_for(|n| *n > count_before))
-            .await
-            .unwrap()
-            .unwrap();
-        after - 1
+        let count_after =
+            *tokio::time::timeout(Duration::from_secs(10), count.wait_for(|n| *n > count_before))
+                .await
+                .unwrap()
+                .unwrap();
+        count_after - 1
     }
 }
 
-/// Names with scripted DNS answers. The nth look-up gets the nth answer; the last answer repeats.
+/// DNS with scripted responses. The nth look-up of a name gets the nth response. The last response
+/// is repeated.
 #[derive(Default)]
-pub(crate) struct Names {
-    answers: HashMap<String, Vec<Vec<IpAddr>>>,
+pub(crate) struct ScriptedDns {
+    responses: HashMap<String, Vec<Vec<IpAddr>>>,
     lookups: Mutex<HashMap<String, usize>>,
 }
 
-impl Names {
-    pub(crate) fn with(mut self, name: &str, answers: &[&[&str]]) -> Self {
-        let answers = answers.iter().map(|a| a.iter().map(|ip| ip.parse().unwrap()).collect()).collect();
-        self.answers.insert(name.into(), answers);
+impl ScriptedDns {
+    pub(crate) fn with_name(mut self, name: &str, responses: &[&[&str]]) -> Self {
+        let responses =
+            responses.iter().map(|ips| ips.iter().map(|ip| ip.parse().unwrap()).collect()).collect();
+        self.responses.insert(name.into(), responses);
         self
     }
 
-    pub(crate) fn lookups(&self, name: &str) -> usize {
+    pub(crate) fn count_lookups(&self, name: &str) -> usize {
         self.lookups.lock().unwrap().get(name).copied().unwrap_or(0)
     }
 }
 
 #[async_trait::async_trait]
-impl Lookup for Names {
+impl Lookup for ScriptedDns {
     async fn lookup(&self, name: &str) -> std::io::Result<Vec<IpAddr>> {
-        let answers = self.answers.get(name).ok_or_else(|| std::io::Error::other("no such name"))?;
+        let responses = self.responses.get(name).ok_or_else(|| std::io::Error::other("no such name"))?;
         let mut lookups = self.lookups.lock().unwrap();
         let count = lookups.entry(name.into()).or_default();
-        let answer = answers[(*count).min(answers.len() - 1)].clone();
+        let response = responses[(*count).min(responses.len() - 1)].clone();
         *count += 1;
-        Ok(answer)
+        Ok(response)
     }
 }
 
 /// Records the calls that the fetcher makes to its policy.
 #[derive(Default)]
-pub(crate) struct Recorder {
+pub(crate) struct HopRecorder {
     lines: Mutex<Vec<String>>,
-    refuse: Option<String>,
+    refused_path: Option<String>,
 }
 
-impl Recorder {
-    pub(crate) fn with_refusal(path: &str) -> Self {
-        Self { refuse: Some(path.into()), ..Self::default() }
+impl HopRecorder {
+    pub(crate) fn refusing(path: &str) -> Self {
+        Self { refused_path: Some(path.into()), ..Self::default() }
     }
 
     pub(crate) fn lines(&self) -> Vec<String> {
@@ -145,18 +148,18 @@ impl Recorder {
 }
 
 #[async_trait::async_trait]
-impl HopPolicy for Recorder {
+impl HopPolicy for HopRecorder {
     async fn admit(&self, url: &Url) -> Result<(), FetchError> {
         self.lines.lock().unwrap().push(format!("admit {}", url.path()));
-        if self.refuse.as_deref() == Some(url.path()) {
+        if self.refused_path.as_deref() == Some(url.path()) {
             return Err(FetchError::Refused(Reason::RobotsDisallowed));
         }
         Ok(())
     }
 
     async fn finished(&self, url: &Url, status: Option<u16>, retry_after: Option<Duration>, _took: Duration) {
-        let status = status.map_or("failed".into(), |s| s.to_string());
-        let retry = retry_after.map_or(String::new(), |d| format!(" retry {}s", d.as_secs()));
+        let status = status.map_or("failed".into(), |status| status.to_string());
+        let retry = retry_after.map_or(String::new(), |delay| format!(" retry {}s", delay.as_secs()));
         self.lines.lock().unwrap().push(format!("finished {} {status}{retry}", url.path()));
     }
 

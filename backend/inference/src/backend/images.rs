@@ -2,7 +2,7 @@
 //! a model with the graphs that prepare its input. Each image is copied to the device once, as
 //! bytes.
 use super::placement::session_builder;
-use super::session::{OnnxModel, classify, pass_outputs};
+use super::session::{OnnxModel, classify_error, pass_outputs};
 use super::{Backend, BackendError, BatchView, ImageInput, OutputReader, Placement};
 use crate::ep::Provider;
 use crate::graphs::{self, Parameter};
@@ -14,73 +14,74 @@ use ort::value::{DynValue, PrimitiveTensorElementType, Tensor, TensorRef};
 
 /// Sessions of graphs whose inputs are an image and parameters.
 pub struct PixelGraphs {
-    programs: Vec<Program>,
+    sessions: Vec<GraphSession>,
     label: String,
 }
 
 /// A graph's session and the names of its inputs: the image first, then the parameters.
-struct Program {
+struct GraphSession {
     session: Session,
-    inputs: Vec<String>,
+    input_names: Vec<String>,
 }
 
 impl PixelGraphs {
     /// Builds one session per graph, all on `placement`. On a device, every node must run on that
     /// device; a provider that would assign nodes to the CPU is rejected.
     pub fn load(runtime: &Runtime, graphs: &[Vec<u8>], placement: &Placement) -> Result<Self, String> {
-        let programs = graphs.iter().map(|graph| Program::load(runtime, graph, placement));
-        Ok(Self { programs: programs.collect::<Result<_, _>>()?, label: placement.label() })
+        let sessions = graphs.iter().map(|graph| GraphSession::load(runtime, graph, placement));
+        Ok(Self { sessions: sessions.collect::<Result<_, _>>()?, label: placement.label() })
     }
 }
 
-impl Program {
+impl GraphSession {
     fn load(runtime: &Runtime, graph: &[u8], placement: &Placement) -> Result<Self, String> {
-        let session = build(runtime, graph, placement).map_err(|e| e.to_string())?;
-        let inputs = session.inputs().iter().map(|input| input.name().to_owned()).collect();
-        Ok(Self { session, inputs })
+        let session = build_session(runtime, graph, placement).map_err(|e| e.to_string())?;
+        let input_names = session.inputs().iter().map(|input| input.name().to_owned()).collect();
+        Ok(Self { session, input_names })
     }
 
-    /// Returns the inputs with their names, in the graph's order. `is_copied` copies their data.
+    /// Returns the inputs with their names, in the graph's order. With `copy_data`, their data is
+    /// copied.
     fn inputs<'a>(
         &self,
         image: &'a ImageInput<'_>,
-        is_copied: bool,
+        copy_data: bool,
     ) -> ort::Result<Vec<(String, SessionInputValue<'a>)>> {
-        if self.inputs.len() != image.parameters.len() + 1 {
+        if self.input_names.len() != image.parameters.len() + 1 {
             return Err(ort::Error::new(format!(
                 "the graph takes {} parameters, not {}",
-                self.inputs.len() - 1,
+                self.input_names.len() - 1,
                 image.parameters.len()
             )));
         }
         let frame = image.frame;
         let shape = [1, frame.height() as usize, frame.width() as usize, 3];
-        let mut values = vec![value(&shape, frame.data(), is_copied)?];
+        let mut values = vec![input_value(&shape, frame.data(), copy_data)?];
         for parameter in &image.parameters {
             values.push(match parameter {
-                Parameter::Indices { shape, data } => value(shape, data, is_copied)?,
-                Parameter::Floats { shape, data } => value(shape, data, is_copied)?,
+                Parameter::Indices { shape, data } => input_value(shape, data, copy_data)?,
+                Parameter::Floats { shape, data } => input_value(shape, data, copy_data)?,
             });
         }
-        Ok(self.inputs.iter().cloned().zip(values).collect())
+        Ok(self.input_names.iter().cloned().zip(values).collect())
     }
 }
 
-fn value<'a, T: PrimitiveTensorElementType + Clone + std::fmt::Debug + 'static>(
+fn input_value<'a, T: PrimitiveTensorElementType + Clone + std::fmt::Debug + 'static>(
     shape: &[usize],
     data: &'a [T],
-    is_copied: bool,
+    copy_data: bool,
 ) -> ort::Result<SessionInputValue<'a>> {
-    Ok(if is_copied {
+    Ok(if copy_data {
         Tensor::from_array((shape.to_vec(), data.to_vec()))?.into()
     } else {
         TensorRef::from_array_view((shape.to_vec(), data))?.into()
     })
 }
 
-fn build(runtime: &Runtime, graph: &[u8], placement: &Placement) -> ort::Result<Session> {
+fn build_session(runtime: &Runtime, graph: &[u8], placement: &Placement) -> ort::Result<Session> {
     let builder = session_builder(runtime, 1)?
-        // Otherwise the runtime would cache a memory plan for each image size.
+        // With memory patterns, the runtime would cache a memory plan for each image size.
         .with_memory_pattern(false)?
         .with_execution_providers(placement.registrations()?)?;
     let mut builder = match placement.provider {
@@ -95,7 +96,7 @@ impl Backend for PixelGraphs {
         Err(BackendError::Failed("an image graph accepts images, not tensors".to_owned()))
     }
 
-    fn takes_images(&self) -> bool {
+    fn accepts_images(&self) -> bool {
         true
     }
 
@@ -105,19 +106,19 @@ impl Backend for PixelGraphs {
         _: usize,
         read: OutputReader<'_>,
     ) -> Result<(), BackendError> {
-        let to_backend_error = |error: ort::Error| classify(&error.to_string());
+        let to_backend_error = |error: ort::Error| classify_error(&error.to_string());
         let [image] = images else {
             return Err(BackendError::Failed(format!(
                 "the graph accepts one image per run, not {}",
                 images.len()
             )));
         };
-        let program = self
-            .programs
-            .get_mut(image.program)
-            .ok_or_else(|| BackendError::Failed(format!("the graph {} does not exist", image.program)))?;
-        let inputs = program.inputs(image, false).map_err(to_backend_error)?;
-        let outputs = program.session.run(inputs).map_err(to_backend_error)?;
+        let graph = self
+            .sessions
+            .get_mut(image.graph_index)
+            .ok_or_else(|| BackendError::Failed(format!("the graph {} does not exist", image.graph_index)))?;
+        let inputs = graph.inputs(image, false).map_err(to_backend_error)?;
+        let outputs = graph.session.run(inputs).map_err(to_backend_error)?;
         pass_outputs(outputs.iter(), read)
     }
 
@@ -127,10 +128,11 @@ impl Backend for PixelGraphs {
 }
 
 /// The graphs that run before a model on its device. One graph converts an image to the model's
-/// input tensor. There is also one graph per batch size, which joins tensors into a batch.
+/// input tensor. The others join tensors into a batch.
 pub struct Preparation {
-    tensor: Program,
-    stacks: Vec<(usize, Program)>,
+    tensor_graph: GraphSession,
+    /// The graphs that join tensors, each with its batch size.
+    stack_graphs: Vec<(usize, GraphSession)>,
     device: MemoryInfo<'static>,
 }
 
@@ -149,11 +151,11 @@ impl Preparation {
         let device_id = if memory == AllocationDevice::CPU { 0 } else { placement.device_id };
         let device_id =
             i32::try_from(device_id).map_err(|_| format!("device id {device_id} is too large"))?;
-        let stacks = sizes.iter().filter(|size| **size > 1);
+        let stack_sizes = sizes.iter().filter(|size| **size > 1);
         Ok(Self {
-            tensor: Program::load(runtime, &graphs::tensor(input), placement)?,
-            stacks: stacks
-                .map(|size| Ok((*size, Program::load(runtime, &graphs::stack(*size), placement)?)))
+            tensor_graph: GraphSession::load(runtime, &graphs::tensor(input), placement)?,
+            stack_graphs: stack_sizes
+                .map(|size| Ok((*size, GraphSession::load(runtime, &graphs::stack(*size), placement)?)))
                 .collect::<Result<_, String>>()?,
             device: MemoryInfo::new(memory, device_id, AllocatorType::Device, MemoryType::Default)
                 .map_err(|e| e.to_string())?,
@@ -162,10 +164,14 @@ impl Preparation {
 
     /// Creates the tensor of one image in device memory.
     fn tensor(&mut self, image: &ImageInput<'_>) -> ort::Result<DynValue> {
-        // A binding copies inputs to a device at once, but only references inputs in host memory.
-        let is_copied = self.device.allocation_device() == AllocationDevice::CPU;
-        let inputs = self.tensor.inputs(image, is_copied)?;
-        run_on(&mut self.tensor, inputs.iter().map(|(name, value)| (name.as_str(), &**value)), &self.device)
+        // A binding copies inputs to a device at once; it only references inputs in host memory.
+        let copy_data = self.device.allocation_device() == AllocationDevice::CPU;
+        let inputs = self.tensor_graph.inputs(image, copy_data)?;
+        run_into_memory(
+            &mut self.tensor_graph,
+            inputs.iter().map(|(name, value)| (name.as_str(), &**value)),
+            &self.device,
+        )
     }
 
     /// Creates one tensor of `items` images in device memory. The last image is repeated in the
@@ -175,30 +181,30 @@ impl Preparation {
         if items == 1 && tensors.len() == 1 {
             return Ok(tensors.swap_remove(0));
         }
-        let stack = self.stacks.iter_mut().find(|(size, _)| *size == items);
+        let stack = self.stack_graphs.iter_mut().find(|(size, _)| *size == items);
         let (Some((_, stack)), Some(last)) = (stack, tensors.last()) else {
             return Err(ort::Error::new(format!("there is no graph for {items} items per batch")));
         };
-        let names = stack.inputs.clone();
+        let names = stack.input_names.clone();
         let slots = tensors.iter().chain(std::iter::repeat(last));
-        run_on(stack, names.iter().map(String::as_str).zip(slots), &self.device)
+        run_into_memory(stack, names.iter().map(String::as_str).zip(slots), &self.device)
     }
 }
 
-/// Runs a graph with one output and leaves the output in `memory`.
-fn run_on<'a>(
-    program: &mut Program,
+/// Runs a graph with one output and writes the output into `memory`.
+fn run_into_memory<'a>(
+    graph: &mut GraphSession,
     inputs: impl Iterator<Item = (&'a str, &'a DynValue)>,
     memory: &MemoryInfo<'static>,
 ) -> ort::Result<DynValue> {
-    let mut binding = program.session.create_binding()?;
+    let mut binding = graph.session.create_binding()?;
     for (name, value) in inputs {
         binding.bind_input(name, value)?;
     }
-    let output = program.session.outputs().first().map(|output| output.name().to_owned());
+    let output = graph.session.outputs().first().map(|output| output.name().to_owned());
     let output = output.ok_or_else(|| ort::Error::new("the graph has no output"))?;
     binding.bind_output_to_device(output.as_str(), memory)?;
-    let mut outputs = program.session.run_binding(&binding)?;
+    let mut outputs = graph.session.run_binding(&binding)?;
     outputs.remove(&output).ok_or_else(|| ort::Error::new("the graph returned no output"))
 }
 
@@ -213,7 +219,7 @@ impl Backend for PreparedModel {
         self.model.run(batch, read)
     }
 
-    fn takes_images(&self) -> bool {
+    fn accepts_images(&self) -> bool {
         true
     }
 
@@ -223,7 +229,7 @@ impl Backend for PreparedModel {
         items: usize,
         read: OutputReader<'_>,
     ) -> Result<(), BackendError> {
-        let to_backend_error = |error: ort::Error| classify(&error.to_string());
+        let to_backend_error = |error: ort::Error| classify_error(&error.to_string());
         let batch = self.preparation.batch(images, items).map_err(to_backend_error)?;
         let shape = batch.dtype().tensor_shape().map(|sides| sides.to_vec()).unwrap_or_default();
         let shape: [i64; 4] = shape

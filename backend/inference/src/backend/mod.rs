@@ -72,7 +72,7 @@ pub struct ImageInput<'a> {
     /// The inputs of the graph other than the image.
     pub parameters: Vec<Parameter>,
     /// Index of the backend's graph that processes the image.
-    pub program: usize,
+    pub graph_index: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -98,7 +98,7 @@ pub trait Backend: Send {
     fn run(&mut self, batch: BatchView<'_>, read: OutputReader<'_>) -> Result<(), BackendError>;
 
     /// Returns whether the backend takes images ([`Self::run_images`]) instead of tensors.
-    fn takes_images(&self) -> bool {
+    fn accepts_images(&self) -> bool {
         false
     }
 

@@ -38,7 +38,7 @@ impl Placement {
         }
     }
 
-    /// Returns whether a session on `other` can read tensors that a session on `self` leaves in
+    /// Returns whether a session on `other` can read tensors that a session on `self` stores in
     /// device memory.
     pub fn shares_memory_with(&self, other: &Self) -> bool {
         let memory = self.provider.memory();
@@ -57,7 +57,7 @@ impl Placement {
     /// Returns the name of the device: `cpu`, `cuda:0`, …
     pub fn label(&self) -> String {
         match self.provider {
-            provider if provider.on_cpu() => Provider::Cpu.name().to_owned(),
+            provider if provider.runs_on_cpu() => Provider::Cpu.name().to_owned(),
             provider => format!("{}:{}", provider.name(), self.device_id),
         }
     }
@@ -103,8 +103,8 @@ impl Placement {
     }
 }
 
-/// Returns a builder with the options that all sessions share. Spinning pools would take CPU cores
-/// from the other sessions.
+/// Returns a builder with the options that all sessions share. Spinning is disabled, because idle
+/// threads that spin would use the CPU cores of other sessions.
 pub(super) fn session_builder(runtime: &Runtime, threads: usize) -> ort::Result<SessionBuilder> {
     Ok(Session::builder(runtime.environment())?
         .with_log_level(log_level())?
@@ -124,8 +124,8 @@ pub(crate) fn load_library(runtime: &Runtime, provider: Provider, device_id: u32
     Ok(())
 }
 
-/// OpenVINO uses as many threads as other sessions. The threads are not pinned to cores, because
-/// parallel sessions would be pinned to the same cores.
+/// Returns the registration of OpenVINO, with as many threads as other sessions. The threads are
+/// not pinned to cores, because parallel sessions would be pinned to the same cores.
 #[cfg(feature = "openvino")]
 fn openvino(placement: &Placement) -> ExecutionProviderDispatch {
     let precision = match placement.precision {
@@ -148,8 +148,8 @@ fn cuda(device: i32, placement: &Placement) -> ExecutionProviderDispatch {
         // With fused biases, only the first run of a shape is correct (ONNX Runtime 1.31.1, cuDNN
         // 9.19, YuNet on an H100).
         .with_fuse_conv_bias(false)
-        // The default doubles the arena at each step. It takes no step beyond the limit, so up to
-        // half of the memory within the limit would stay unused.
+        // By default, the arena doubles whenever it grows, but never exceeds the limit. Up to half
+        // of the limit would stay unused.
         .with_arena_extend_strategy(ep::ArenaExtendStrategy::SameAsRequested)
         // `Exhaustive` runs every algorithm for each new shape. `Default` selects slower
         // algorithms: on an H200, runs take 1.6 to 350 times as long.

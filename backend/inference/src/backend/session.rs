@@ -1,10 +1,10 @@
 //! A backend that is an ONNX Runtime session, or one session for each frequent input shape.
 //!
 //! Since version 1.20, the CUDA provider of ONNX Runtime keeps cuDNN's execution plans for the
-//! last shape only (<https://github.com/microsoft/onnxruntime/issues/23006>). A run with
-//! another shape makes them again on one core: with 32 items on an H200, this takes 0.5 s for
-//! SFace, and 3.3 s for YuNet. MIGraphX compiles the model again. A session that always runs the
-//! same shape does this once.
+//! last shape only (<https://github.com/microsoft/onnxruntime/issues/23006>). A run with another
+//! shape creates them again on one core. With 32 items on an H200, this takes 0.5 s for SFace and
+//! 3.3 s for YuNet. MIGraphX compiles the model again. A session that always runs the same shape
+//! does this once.
 use super::placement::session_builder;
 use super::{Backend, BackendError, BatchView, OutputReader, OutputView, Placement};
 use crate::ep::Provider;
@@ -23,21 +23,21 @@ pub struct OnnxModel {
     shape_sessions: Vec<([usize; 4], Session)>,
     label: String,
     input_name: String,
-    input: [Option<usize>; 4],
-    outputs: usize,
+    input_shape: [Option<usize>; 4],
+    output_count: usize,
     limits: Option<ShapeLimits>,
 }
 
 /// The shapes that a session was built for, and the session that runs all other shapes.
 struct ShapeLimits {
     profile: Profile,
-    other: Option<Box<OnnxModel>>,
+    fallback: Option<Box<OnnxModel>>,
 }
 
 impl OnnxModel {
     /// Builds a session of `model` (the file's bytes).
     pub fn load(runtime: &Runtime, model: &[u8], placement: &Placement) -> Result<Self, String> {
-        let session = build(runtime, model, placement).map_err(|e| e.to_string())?;
+        let session = build_session(runtime, model, placement).map_err(|e| e.to_string())?;
         let [input] = session.inputs() else {
             return Err(format!(
                 "the model has {} inputs; one image input is expected",
@@ -52,46 +52,47 @@ impl OnnxModel {
             .tensor_shape()
             .map(|dims| dims.iter().map(|d| usize::try_from(*d).ok()).collect())
             .unwrap_or_default();
-        let input: [Option<usize>; 4] = shape.try_into().map_err(|shape: Vec<_>| {
+        let input_shape: [Option<usize>; 4] = shape.try_into().map_err(|shape: Vec<_>| {
             format!("the input has {} dimensions; [batch, 3, height, width] is expected", shape.len())
         })?;
-        if input[1].is_some_and(|channels| channels != 3) {
-            return Err(format!("the input has {} channels; 3 are expected", input[1].unwrap_or(0)));
+        if let Some(channels) = input_shape[1].filter(|channels| *channels != 3) {
+            return Err(format!("the input has {channels} channels; 3 are expected"));
         }
         let input_name = session.inputs()[0].name().to_owned();
-        let outputs = session.outputs().len();
+        let output_count = session.outputs().len();
         let (label, shape_sessions) = (placement.label(), Vec::new());
-        Ok(Self { session, shape_sessions, label, input_name, input, outputs, limits: None })
+        Ok(Self { session, shape_sessions, label, input_name, input_shape, output_count, limits: None })
     }
 
-    /// Builds a session for each of `shapes`. With `other_shapes`, one more session runs all other
-    /// shapes; otherwise the session of the largest shape does. Together they may allocate
-    /// `memory_limit` of `placement`. If that is too little, one session runs all shapes.
+    /// Builds a session for each of `shapes`. With `allow_other_shapes`, one more session runs all
+    /// other shapes; otherwise the session of the largest shape runs them. Together, the sessions
+    /// may allocate `memory_limit` of `placement`. If that is too little, one session runs all
+    /// shapes.
     pub fn load_for_shapes(
         runtime: &Runtime,
         model: &[u8],
         placement: &Placement,
         shapes: &[[usize; 4]],
-        other_shapes: bool,
+        allow_other_shapes: bool,
     ) -> Result<Self, String> {
         let mut shapes = shapes.to_vec();
         shapes.sort_by_key(|shape| shape.iter().product::<usize>());
-        // The last one is the shape for whose size the session of other shapes has memory.
-        shapes.extend(shapes.last().copied().filter(|_| other_shapes));
+        // The session for other shapes has memory for the largest shape.
+        shapes.extend(shapes.last().copied().filter(|_| allow_other_shapes));
         let limits = memory_limits(placement.memory_limit, model.len(), &shapes);
         let Some((limit, limits)) = limits.as_deref().and_then(|limits| limits.split_last()) else {
             return Self::load(runtime, model, placement);
         };
-        let limited = |memory_limit: usize| Placement { memory_limit, ..placement.clone() };
-        let mut loaded = Self::load(runtime, model, &limited(*limit))?;
+        let with_limit = |memory_limit: usize| Placement { memory_limit, ..placement.clone() };
+        let mut loaded = Self::load(runtime, model, &with_limit(*limit))?;
         for (shape, limit) in shapes.into_iter().zip(limits) {
-            let session = build(runtime, model, &limited(*limit)).map_err(|e| e.to_string())?;
+            let session = build_session(runtime, model, &with_limit(*limit)).map_err(|e| e.to_string())?;
             loaded.shape_sessions.push((shape, session));
         }
         Ok(loaded)
     }
 
-    pub fn sessions(&self) -> usize {
+    pub fn session_count(&self) -> usize {
         self.shape_sessions.len() + 1
     }
 
@@ -101,15 +102,15 @@ impl OnnxModel {
     }
 
     /// Restricts the session to the shapes in `profile`, because it would build an engine for any
-    /// other shape. Inputs of other shapes run on `other`. If `other` is `None`, such runs fail.
-    pub fn limited_to(self, profile: Profile, other: Option<Self>) -> Self {
-        Self { limits: Some(ShapeLimits { profile, other: other.map(Box::new) }), ..self }
+    /// other shape. Inputs of other shapes run on `fallback`; if it is `None`, such runs fail.
+    pub fn with_profile(self, profile: Profile, fallback: Option<Self>) -> Self {
+        Self { limits: Some(ShapeLimits { profile, fallback: fallback.map(Box::new) }), ..self }
     }
 
     pub(super) fn session_for(&mut self, shape: [usize; 4]) -> Result<&mut Session, BackendError> {
         match &mut self.limits {
-            Some(limits) if !limits.profile.contains(shape) => match &mut limits.other {
-                Some(other) => other.session_for(shape),
+            Some(limits) if !limits.profile.contains(shape) => match &mut limits.fallback {
+                Some(fallback) => fallback.session_for(shape),
                 None => Err(BackendError::Failed(format!(
                     "the input {shape:?} is outside the shapes of the engine on {} ({})",
                     self.label, limits.profile
@@ -127,17 +128,17 @@ impl OnnxModel {
     }
 
     /// Returns `[batch, channels, height, width]` of the input. An axis of any length is `None`.
-    pub fn input(&self) -> [Option<usize>; 4] {
-        self.input
+    pub fn input_shape(&self) -> [Option<usize>; 4] {
+        self.input_shape
     }
 
-    pub fn outputs(&self) -> usize {
-        self.outputs
+    pub fn output_count(&self) -> usize {
+        self.output_count
     }
 }
 
 /// Memory for the weights of a session, as a multiple of the size of the model file.
-const WEIGHT_FACTOR: usize = 2;
+const WEIGHT_MEMORY_FACTOR: usize = 2;
 /// Minimum memory of a session besides its weights, in bytes. The libraries use memory that does
 /// not depend on the size of the input.
 const MIN_MEMORY: usize = 64 << 20;
@@ -147,13 +148,13 @@ const MIN_MEMORY: usize = 64 << 20;
 /// Returns `None` if the minimums exceed `total`.
 fn memory_limits(total: usize, model: usize, shapes: &[[usize; 4]]) -> Option<Vec<usize>> {
     let sizes: Vec<usize> = shapes.iter().map(|shape| shape.iter().product()).collect();
-    let minimum = model.saturating_mul(WEIGHT_FACTOR).saturating_add(MIN_MEMORY);
+    let minimum = model.saturating_mul(WEIGHT_MEMORY_FACTOR).saturating_add(MIN_MEMORY);
     let remaining = total.checked_sub(minimum.saturating_mul(shapes.len()))?;
     let share = remaining as f64 / sizes.iter().sum::<usize>().max(1) as f64;
     Some(sizes.into_iter().map(|size| minimum + (size as f64 * share) as usize).collect())
 }
 
-fn build(runtime: &Runtime, model: &[u8], placement: &Placement) -> ort::Result<Session> {
+fn build_session(runtime: &Runtime, model: &[u8], placement: &Placement) -> ort::Result<Session> {
     // One thread per session by default: many sessions in parallel are faster than one session with
     // many threads.
     let builder = session_builder(runtime, placement.threads.max(1))?.with_memory_pattern(true)?;
@@ -169,10 +170,10 @@ fn build(runtime: &Runtime, model: &[u8], placement: &Placement) -> ort::Result<
 
 impl Backend for OnnxModel {
     fn run(&mut self, batch: BatchView<'_>, read: OutputReader<'_>) -> Result<(), BackendError> {
-        let input =
-            TensorRef::from_array_view((batch.shape, batch.data)).map_err(|e| classify(&e.to_string()))?;
+        let input = TensorRef::from_array_view((batch.shape, batch.data))
+            .map_err(|e| classify_error(&e.to_string()))?;
         let session = self.session_for(batch.shape)?;
-        let outputs = session.run(ort::inputs![input]).map_err(|e| classify(&e.to_string()))?;
+        let outputs = session.run(ort::inputs![input]).map_err(|e| classify_error(&e.to_string()))?;
         pass_outputs(outputs.iter(), read)
     }
 
@@ -187,16 +188,16 @@ pub(super) fn pass_outputs<'a>(
     read: OutputReader<'_>,
 ) -> Result<(), BackendError> {
     let outputs: Vec<_> = outputs.collect();
-    let failed = |error: ort::Error| classify(&error.to_string());
+    let to_backend_error = |error: ort::Error| classify_error(&error.to_string());
     let sides = |shape: &Shape| shape.iter().map(|d| usize::try_from(*d).unwrap_or(0)).collect();
     let views = outputs
         .iter()
         .map(|(name, value)| {
             if value.dtype().tensor_type() == Some(TensorElementType::Uint8) {
-                let (shape, bytes) = value.try_extract_tensor::<u8>().map_err(failed)?;
+                let (shape, bytes) = value.try_extract_tensor::<u8>().map_err(to_backend_error)?;
                 return Ok(OutputView { name, shape: sides(shape), data: &[], bytes });
             }
-            let (shape, data) = value.try_extract_tensor::<f32>().map_err(failed)?;
+            let (shape, data) = value.try_extract_tensor::<f32>().map_err(to_backend_error)?;
             Ok(OutputView { name, shape: sides(shape), data, bytes: &[] })
         })
         .collect::<Result<Vec<_>, BackendError>>()?;
@@ -205,7 +206,7 @@ pub(super) fn pass_outputs<'a>(
 }
 
 /// Maps the error text of a failed run, from CUDA or HIP, to a [`BackendError`].
-pub(super) fn classify(message: &str) -> BackendError {
+pub(super) fn classify_error(message: &str) -> BackendError {
     const DEVICE_LOST: [&str; 9] = [
         "illegal memory access",
         "unspecified launch failure",
@@ -235,14 +236,14 @@ mod tests {
     #[test]
     fn classifies_onnx_device_errors() {
         let memory = "CUDA failure 2: out of memory ; GPU=0 ; expr=cudaMalloc((void**)&p, size);";
-        assert!(matches!(classify(memory), BackendError::OutOfMemory(_)));
+        assert!(matches!(classify_error(memory), BackendError::OutOfMemory(_)));
         let arena =
             "BFCArena::AllocateRawInternal Failed to allocate memory for requested buffer of size 4294967296";
-        assert!(matches!(classify(arena), BackendError::OutOfMemory(_)));
+        assert!(matches!(classify_error(arena), BackendError::OutOfMemory(_)));
         let lost = "CUDA failure 700: an illegal memory access was encountered ; GPU=0";
-        assert!(matches!(classify(lost), BackendError::DeviceLost(_)));
+        assert!(matches!(classify_error(lost), BackendError::DeviceLost(_)));
         let other = "Got invalid dimensions for input: input for the following indices";
-        assert!(matches!(classify(other), BackendError::Failed(_)));
+        assert!(matches!(classify_error(other), BackendError::Failed(_)));
     }
 
     #[test]

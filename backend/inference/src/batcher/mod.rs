@@ -7,7 +7,7 @@ mod queue;
 mod run;
 mod worker;
 
-pub(crate) use run::buckets;
+pub(crate) use run::batch_sizes;
 
 use crate::RunError;
 use crate::backend::Backend;
@@ -32,7 +32,7 @@ pub enum Priority {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Terms {
+pub struct RequestOptions {
     pub priority: Priority,
     /// The caller for whom the request runs. Requesters of one priority are served in turn.
     pub requester: Requester,
@@ -40,8 +40,8 @@ pub struct Terms {
     pub deadline: Option<Instant>,
 }
 
-impl From<Priority> for Terms {
-    /// Returns terms with the default requester and without a deadline.
+impl From<Priority> for RequestOptions {
+    /// Returns options with the default requester and without a deadline.
     fn from(priority: Priority) -> Self {
         Self { priority, requester: Requester::default(), deadline: None }
     }
@@ -105,11 +105,11 @@ struct Shared<M: Model> {
     model: M,
     queue: Queue<Entry<M>>,
     limits: Limits,
-    workers: AtomicUsize,
+    worker_count: AtomicUsize,
     /// Moving average of the run time per request, in nanoseconds.
     mean_run_time: AtomicU64,
     /// Why a device was lost; `None` while all devices work.
-    lost: Mutex<Option<String>>,
+    device_loss: Mutex<Option<String>>,
 }
 
 type Reply<M> = Result<Timed<<M as Model>::Output>, RunError>;
@@ -118,7 +118,7 @@ struct Entry<M: Model> {
     input: M::Input,
     shape: [usize; 3],
     queued_at: Instant,
-    terms: Terms,
+    options: RequestOptions,
     reply: oneshot::Sender<Reply<M>>,
 }
 
@@ -127,13 +127,13 @@ impl<M: Model> QueueItem for Entry<M> {
         self.shape
     }
     fn is_abandoned(&self) -> bool {
-        self.reply.is_closed() || self.terms.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+        self.reply.is_closed() || self.options.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
     fn queued_at(&self) -> Instant {
         self.queued_at
     }
     fn requester(&self) -> Requester {
-        self.terms.requester
+        self.options.requester
     }
 }
 
@@ -145,23 +145,23 @@ impl<M: Model> Batcher<M> {
             model,
             queue: Queue::new(limits.queue_capacity),
             limits,
-            workers: AtomicUsize::new(0),
+            worker_count: AtomicUsize::new(0),
             mean_run_time: AtomicU64::new(0),
-            lost: Mutex::new(None),
+            device_loss: Mutex::new(None),
         });
         let mut threads = Threads { shared: shared.clone(), handles: Vec::with_capacity(devices.len()) };
         for (index, device) in devices.into_iter().enumerate() {
             let name = format!("{}-{index}", shared.model.operation().name());
             let worker = Worker::new(shared.clone(), device);
-            let mut spawn = |name: String, work: Box<dyn FnOnce() + Send>| {
+            let mut spawn_thread = |name: String, work: Box<dyn FnOnce() + Send>| {
                 std::thread::Builder::new().name(name).spawn(work).map(|handle| threads.handles.push(handle))
             };
             if limits.prefetch {
                 let (preparer, worker) = split(worker);
-                spawn(format!("{name}-prepare"), Box::new(move || preparer.work()))?;
-                spawn(name, Box::new(move || worker.work()))?;
+                spawn_thread(format!("{name}-prepare"), Box::new(move || preparer.work()))?;
+                spawn_thread(name, Box::new(move || worker.work()))?;
             } else {
-                spawn(name, Box::new(move || worker.work()))?;
+                spawn_thread(name, Box::new(move || worker.work()))?;
             }
         }
         Ok(Self { shared, _threads: Arc::new(threads) })
@@ -171,13 +171,13 @@ impl<M: Model> Batcher<M> {
     /// removes the request from the queue.
     ///
     /// # Errors
-    /// Fails with [`RunError::DeadlineExceeded`] at the deadline of the terms, or at once after it.
-    pub async fn run(&self, input: M::Input, terms: impl Into<Terms>) -> Reply<M> {
-        let terms = terms.into();
+    /// Fails with [`RunError::DeadlineExceeded`] at the deadline, or immediately after it.
+    pub async fn run(&self, input: M::Input, options: impl Into<RequestOptions>) -> Reply<M> {
+        let options = options.into();
         let deadline_exceeded = || Err(RunError::DeadlineExceeded { operation: self.shared.operation() });
         let queued_at = Instant::now();
-        let result = self.enqueue_and_wait(input, queued_at, terms);
-        let Some(deadline) = terms.deadline else { return result.await };
+        let result = self.enqueue_and_wait(input, queued_at, options);
+        let Some(deadline) = options.deadline else { return result.await };
         if queued_at >= deadline {
             return deadline_exceeded();
         }
@@ -189,30 +189,36 @@ impl<M: Model> Batcher<M> {
         }
     }
 
-    async fn enqueue_and_wait(&self, input: M::Input, queued_at: Instant, terms: Terms) -> Reply<M> {
+    async fn enqueue_and_wait(
+        &self,
+        input: M::Input,
+        queued_at: Instant,
+        options: RequestOptions,
+    ) -> Reply<M> {
         let queue = &self.shared.queue;
         let (reply, result) = oneshot::channel();
-        let entry = Entry { shape: self.shared.model.shape(&input), input, queued_at, terms, reply };
-        // A closed queue and a worker that ends without a reply mean that the engine stops.
-        let Ok(permit) = queue.reserve(terms.priority).await else { return Err(RunError::Stopped) };
-        let Ok(waiting) = queue.push(entry, terms.priority, permit) else { return Err(RunError::Stopped) };
-        self.shared.record_queue_depth(waiting);
+        let entry = Entry { shape: self.shared.model.shape(&input), input, queued_at, options, reply };
+        // The engine is stopping if the queue is closed or a worker ends without a reply.
+        let Ok(permit) = queue.reserve(options.priority).await else { return Err(RunError::Stopped) };
+        let Ok(queue_depth) = queue.push(entry, options.priority, permit) else {
+            return Err(RunError::Stopped);
+        };
+        self.shared.record_queue_depth(queue_depth);
         result.await.unwrap_or(Err(RunError::Stopped))
     }
 
-    /// Checks whether a request could be queued immediately. This is for callers that prefer an
-    /// error to waiting.
+    /// Checks whether a request could be queued immediately, for callers that must not wait.
     ///
     /// # Errors
     /// Fails with [`RunError::Overloaded`] if the queue is full, and with [`RunError::Stopped`] if
     /// it is closed.
-    pub fn check_room(&self, priority: Priority) -> Result<(), RunError> {
+    pub fn check_queue_capacity(&self, priority: Priority) -> Result<(), RunError> {
         match self.shared.queue.try_reserve(priority) {
             Ok(_) => Ok(()),
             Err(QueueError::Closed) => Err(RunError::Stopped),
-            Err(QueueError::Full(waiting)) => Err(RunError::Overloaded {
+            Err(QueueError::Full(queue_depth)) => Err(RunError::Overloaded {
                 operation: self.shared.operation(),
-                retry_after: self.shared.retry_after(waiting),
+                retry_after: self.shared.retry_after(queue_depth),
             }),
         }
     }
@@ -221,16 +227,16 @@ impl<M: Model> Batcher<M> {
         &self.shared.model
     }
 
-    pub fn waiting(&self) -> usize {
-        self.shared.queue.waiting()
+    pub fn queue_depth(&self) -> usize {
+        self.shared.queue.queue_depth()
     }
 
     /// Checks that no device was lost and that at least one thread is running.
-    pub fn ready(&self) -> Result<(), String> {
-        if let Some(reason) = &*self.shared.lost.lock() {
+    pub fn check_ready(&self) -> Result<(), String> {
+        if let Some(reason) = &*self.shared.device_loss.lock() {
             return Err(reason.clone());
         }
-        if self.shared.workers.load(Ordering::Acquire) == 0 {
+        if self.shared.worker_count.load(Ordering::Acquire) == 0 {
             return Err(format!("all threads of {} have ended", self.shared.operation()));
         }
         Ok(())
@@ -242,9 +248,9 @@ impl<M: Model> Shared<M> {
         self.model.operation().name()
     }
 
-    fn record_queue_depth(&self, waiting: usize) {
+    fn record_queue_depth(&self, queue_depth: usize) {
         metrics::gauge!("facecrawl_inference_queue_depth", "operation" => self.operation())
-            .set(waiting as f64);
+            .set(queue_depth as f64);
     }
 
     /// Updates the moving average of the time per request. The new run has a weight of one eighth.
@@ -255,22 +261,22 @@ impl<M: Model> Shared<M> {
         });
     }
 
-    /// Estimates the time until a queue of `waiting` entries has room: 50 ms to 60 s.
-    fn retry_after(&self, waiting: usize) -> Duration {
-        let workers = self.workers.load(Ordering::Acquire).max(1) as u64;
+    /// Estimates the time until a queue of `queue_depth` entries has room: 50 ms to 60 s.
+    fn retry_after(&self, queue_depth: usize) -> Duration {
+        let workers = self.worker_count.load(Ordering::Acquire).max(1) as u64;
         let mean_run_time = self.mean_run_time.load(Ordering::Relaxed);
-        let estimate = Duration::from_nanos(mean_run_time.saturating_mul(waiting as u64) / workers);
+        let estimate = Duration::from_nanos(mean_run_time.saturating_mul(queue_depth as u64) / workers);
         estimate.clamp(Duration::from_millis(50), Duration::from_secs(60))
     }
 }
 
 impl<M: Model> Drop for Threads<M> {
-    /// Waits for the runs in progress, because the sessions must end before the process does. No
-    /// caller waits for a result here, because every caller holds a clone.
+    /// Waits for the runs in progress, because the sessions must end before the process ends. No
+    /// caller waits for a result at this point, because every caller holds a clone.
     fn drop(&mut self) {
         self.shared.queue.close();
         for handle in self.handles.drain(..) {
-            // A worker catches its panics. If one escapes, no caller remains to receive it.
+            // A worker catches its panics. An uncaught panic has no caller to report it to.
             let _ = handle.join();
         }
     }

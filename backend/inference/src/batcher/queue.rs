@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 
 /// Maximum number of consecutive batches that start with interactive work while background work
 /// waits. The next batch then starts with background work.
-const INTERACTIVE_STREAK: u32 = 8;
+const MAX_INTERACTIVE_STREAK: u32 = 8;
 
 pub(super) trait QueueItem {
     /// Returns the input's shape; only entries of one shape share a batch.
@@ -32,42 +32,42 @@ pub(super) enum QueueError {
 }
 
 /// Device-ready signal: whether a device can run a batch immediately. It changes under the queue's
-/// lock (see [`Queue::change`]), so no waiting thread misses a change.
+/// lock (see [`Queue::update_signal`]), so no waiting thread misses a change.
 #[derive(Debug)]
 pub(super) struct DeviceReady {
     /// Number of batches that the device requested and has not received yet. It is a count and not
     /// a flag because the two threads may report in either order.
-    requested: AtomicI64,
-    stopped: AtomicBool,
+    requested_batches: AtomicI64,
+    is_stopped: AtomicBool,
 }
 
 impl DeviceReady {
-    /// Creates a signal; `free` means that the device can run a batch immediately.
-    pub(super) fn new(free: bool) -> Self {
-        Self { requested: AtomicI64::new(free.into()), stopped: AtomicBool::new(false) }
+    /// Creates a signal; `is_free` means that the device can run a batch immediately.
+    pub(super) fn new(is_free: bool) -> Self {
+        Self { requested_batches: AtomicI64::new(is_free.into()), is_stopped: AtomicBool::new(false) }
     }
     fn is_free(&self) -> bool {
-        self.requested.load(Ordering::Acquire) > 0
+        self.requested_batches.load(Ordering::Acquire) > 0
     }
     fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::Acquire)
+        self.is_stopped.load(Ordering::Acquire)
     }
     pub(super) fn request_batch(&self) {
-        self.requested.fetch_add(1, Ordering::AcqRel);
+        self.requested_batches.fetch_add(1, Ordering::AcqRel);
     }
     pub(super) fn receive_batch(&self) {
-        self.requested.fetch_sub(1, Ordering::AcqRel);
+        self.requested_batches.fetch_sub(1, Ordering::AcqRel);
     }
     /// Records that the device will not request any more batches.
     pub(super) fn stop(&self) {
-        self.stopped.store(true, Ordering::Release);
+        self.is_stopped.store(true, Ordering::Release);
     }
 }
 
 /// A reservation of room for one entry, released on drop.
 pub(super) struct QueuePermit {
     _room: OwnedSemaphorePermit,
-    _crawl_room: Option<OwnedSemaphorePermit>,
+    _background_room: Option<OwnedSemaphorePermit>,
 }
 
 /// An entry and its reservation. An entry that was put back has no reservation.
@@ -78,30 +78,30 @@ struct QueuedEntry<E> {
 
 pub(super) struct Queue<E> {
     state: Mutex<State<E>>,
-    /// Room for entries of both classes, granted in the order of arrival.
+    /// Room for entries of both priority classes, granted in the order of arrival.
     room: Arc<Semaphore>,
     /// Room for background entries.
-    class_room: Arc<Semaphore>,
+    background_room: Arc<Semaphore>,
     /// Wakes one idle worker.
     work_arrived: Condvar,
     /// Wakes workers whose batch has room, and workers whose device is busy.
-    changed: Condvar,
+    state_changed: Condvar,
 }
 
 struct State<E> {
     interactive: FairQueue<QueuedEntry<E>>,
     background: FairQueue<QueuedEntry<E>>,
-    streak: u32,
-    idle: usize,
-    closed: bool,
+    /// Number of consecutive batches that started with interactive work.
+    interactive_streak: u32,
+    idle_workers: usize,
+    is_closed: bool,
 }
 
 impl<E: QueueItem> State<E> {
-    fn waiting(&self) -> usize {
+    fn queue_depth(&self) -> usize {
         self.interactive.len() + self.background.len()
     }
 
-    /// Removes abandoned entries and entries whose deadline has passed.
     fn remove_abandoned(&mut self) {
         self.interactive.retain(|queued| !queued.entry.is_abandoned());
         self.background.retain(|queued| !queued.entry.is_abandoned());
@@ -115,51 +115,54 @@ impl<E: QueueItem> Queue<E> {
         let state = State {
             interactive: FairQueue::default(),
             background: FairQueue::default(),
-            streak: 0,
-            idle: 0,
-            closed: false,
+            interactive_streak: 0,
+            idle_workers: 0,
+            is_closed: false,
         };
         let capacity = capacity.max(1);
         Self {
             state: Mutex::new(state),
             room: Arc::new(Semaphore::new(capacity)),
-            class_room: Arc::new(Semaphore::new((capacity - capacity / 4).max(1))),
+            background_room: Arc::new(Semaphore::new((capacity - capacity / 4).max(1))),
             work_arrived: Condvar::new(),
-            changed: Condvar::new(),
+            state_changed: Condvar::new(),
         }
     }
 
     pub(super) fn try_reserve(&self, priority: Priority) -> Result<QueuePermit, QueueError> {
         let acquire = || {
-            let class_room = match priority {
+            let background_room = match priority {
                 Priority::Interactive => None,
-                Priority::Background => Some(self.class_room.clone().try_acquire_owned()?),
+                Priority::Background => Some(self.background_room.clone().try_acquire_owned()?),
             };
-            Ok(QueuePermit { _room: self.room.clone().try_acquire_owned()?, _crawl_room: class_room })
+            Ok(QueuePermit {
+                _room: self.room.clone().try_acquire_owned()?,
+                _background_room: background_room,
+            })
         };
-        let refuse = |error| match error {
+        let to_queue_error = |error| match error {
             TryAcquireError::Closed => QueueError::Closed,
-            TryAcquireError::NoPermits => QueueError::Full(self.waiting()),
+            TryAcquireError::NoPermits => QueueError::Full(self.queue_depth()),
         };
         acquire().or_else(|_| {
             self.state.lock().remove_abandoned();
-            acquire().map_err(refuse)
+            acquire().map_err(to_queue_error)
         })
     }
 
-    /// Reserves room for one entry when there is some. Waiters are served in the order of arrival.
+    /// Waits for room for one entry and reserves it. Callers are served in the order of arrival.
     pub(super) async fn reserve(&self, priority: Priority) -> Result<QueuePermit, QueueError> {
         if let Ok(permit) = self.try_reserve(priority) {
             return Ok(permit);
         }
-        let class_room = match priority {
+        let background_room = match priority {
             Priority::Interactive => None,
             Priority::Background => {
-                Some(self.class_room.clone().acquire_owned().await.map_err(|_| QueueError::Closed)?)
+                Some(self.background_room.clone().acquire_owned().await.map_err(|_| QueueError::Closed)?)
             }
         };
         let room = self.room.clone().acquire_owned().await.map_err(|_| QueueError::Closed)?;
-        Ok(QueuePermit { _room: room, _crawl_room: class_room })
+        Ok(QueuePermit { _room: room, _background_room: background_room })
     }
 
     /// Adds an entry and returns the number of waiting entries.
@@ -170,7 +173,7 @@ impl<E: QueueItem> Queue<E> {
         permit: QueuePermit,
     ) -> Result<usize, QueueError> {
         let mut state = self.state.lock();
-        if state.closed {
+        if state.is_closed {
             return Err(QueueError::Closed);
         }
         let (requester, queued) = (entry.requester(), QueuedEntry { entry, _permit: Some(permit) });
@@ -179,7 +182,7 @@ impl<E: QueueItem> Queue<E> {
             Priority::Background => state.background.push(requester, queued),
         }
         self.wake_next(&state);
-        Ok(state.waiting())
+        Ok(state.queue_depth())
     }
 
     /// Waits for work and takes up to `max_entries` entries of one shape. It takes the entries that
@@ -205,11 +208,11 @@ impl<E: QueueItem> Queue<E> {
     pub(super) fn wait_for_first(&self, max_entries: usize, device_ready: &DeviceReady) -> Option<Vec<E>> {
         let mut state = self.state.lock();
         loop {
-            let free = device_ready.is_free();
+            let is_free = device_ready.is_free();
             if device_ready.is_stopped() {
                 return None;
             }
-            if (free || state.idle == 0 || state.closed)
+            if (is_free || state.idle_workers == 0 || state.is_closed)
                 && let Some(first) = pop_next(&mut state)
             {
                 let shape = first.shape();
@@ -218,15 +221,15 @@ impl<E: QueueItem> Queue<E> {
                 self.wake_next(&state);
                 return Some(batch);
             }
-            if state.closed {
+            if state.is_closed {
                 return None;
             }
-            if free {
-                state.idle += 1;
+            if is_free {
+                state.idle_workers += 1;
                 self.work_arrived.wait(&mut state);
-                state.idle -= 1;
+                state.idle_workers -= 1;
             } else {
-                self.changed.wait(&mut state);
+                self.state_changed.wait(&mut state);
             }
         }
     }
@@ -244,40 +247,42 @@ impl<E: QueueItem> Queue<E> {
         let mut state = self.state.lock();
         let mut batch = Vec::new();
         loop {
-            let free = device_ready.is_free();
-            if free || state.idle == 0 || state.closed {
+            let is_free = device_ready.is_free();
+            if is_free || state.idle_workers == 0 || state.is_closed {
                 state.remove_abandoned();
                 gather(&mut state, shape, room, &mut batch);
             }
-            let is_complete = state.closed || device_ready.is_stopped() || free && Instant::now() >= until;
+            let is_complete =
+                state.is_closed || device_ready.is_stopped() || is_free && Instant::now() >= until;
             if !batch.is_empty() || is_complete {
                 self.wake_next(&state);
                 return batch;
             }
-            if free {
-                self.changed.wait_until(&mut state, until);
+            if is_free {
+                self.state_changed.wait_until(&mut state, until);
             } else {
-                self.changed.wait(&mut state);
+                self.state_changed.wait(&mut state);
             }
         }
     }
 
-    /// Wakes a thread if entries wait. It may have missed the arrival of those that a batch left.
+    /// Wakes a thread if the queue is not empty. The thread that was notified of the arrival of an
+    /// entry may have taken other entries.
     fn wake_next(&self, state: &State<E>) {
-        if state.waiting() == 0 {
+        if state.queue_depth() == 0 {
             return;
         }
-        if state.idle > 0 {
+        if state.idle_workers > 0 {
             self.work_arrived.notify_one();
         } else {
-            self.changed.notify_all();
+            self.state_changed.notify_all();
         }
     }
 
     /// Puts back entries that could not run; they are served first. A closed queue drops them.
     pub(super) fn put_back(&self, entries: Vec<E>) {
         let mut state = self.state.lock();
-        if state.closed {
+        if state.is_closed {
             return;
         }
         for entry in entries.into_iter().rev() {
@@ -286,50 +291,51 @@ impl<E: QueueItem> Queue<E> {
         self.wake_next(&state);
     }
 
-    /// Changes the signal of a device, and wakes the threads that wait for a change.
-    pub(super) fn change(&self, device_ready: &DeviceReady, change: impl FnOnce(&DeviceReady)) {
+    /// Updates the signal of a device, and wakes the threads that wait for a change.
+    pub(super) fn update_signal(&self, device_ready: &DeviceReady, update: impl FnOnce(&DeviceReady)) {
         let _state = self.state.lock();
-        change(device_ready);
-        self.changed.notify_all();
+        update(device_ready);
+        self.state_changed.notify_all();
     }
 
-    pub(super) fn waiting(&self) -> usize {
-        self.state.lock().waiting()
+    pub(super) fn queue_depth(&self) -> usize {
+        self.state.lock().queue_depth()
     }
 
     /// Rejects new entries. Workers still process the waiting entries.
     pub(super) fn close(&self) {
-        self.state.lock().closed = true;
-        self.close_rooms();
+        self.state.lock().is_closed = true;
+        self.close_semaphores();
         self.work_arrived.notify_all();
-        self.changed.notify_all();
+        self.state_changed.notify_all();
     }
 
     /// Rejects new entries and drops the waiting ones.
-    pub(super) fn abandon(&self) {
+    pub(super) fn close_and_clear(&self) {
         let mut state = self.state.lock();
-        state.closed = true;
+        state.is_closed = true;
         state.interactive = FairQueue::default();
         state.background = FairQueue::default();
-        self.close_rooms();
+        self.close_semaphores();
     }
 
     /// Closes the semaphores, so that callers that wait for room receive an error.
-    fn close_rooms(&self) {
+    fn close_semaphores(&self) {
         self.room.close();
-        self.class_room.close();
+        self.background_room.close();
     }
 }
 
 /// Takes the next entry and removes abandoned ones.
 fn pop_next<E: QueueItem>(state: &mut State<E>) -> Option<E> {
     state.remove_abandoned();
-    let is_background_turn = state.streak >= INTERACTIVE_STREAK && !state.background.is_empty();
+    let is_background_turn =
+        state.interactive_streak >= MAX_INTERACTIVE_STREAK && !state.background.is_empty();
     if !is_background_turn && let Some(queued) = state.interactive.pop() {
-        state.streak = if state.background.is_empty() { 0 } else { state.streak + 1 };
+        state.interactive_streak = if state.background.is_empty() { 0 } else { state.interactive_streak + 1 };
         return Some(queued.entry);
     }
-    state.streak = 0;
+    state.interactive_streak = 0;
     state.background.pop().map(|queued| queued.entry)
 }
 

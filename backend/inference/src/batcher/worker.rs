@@ -7,7 +7,7 @@
 //! the batch. At most one batch is prepared in advance, so interactive requests overtake all
 //! waiting work except that batch.
 use super::queue::{DeviceReady, QueueItem as _};
-use super::run::{BatchResult, Run, Tensor, bucket, buckets};
+use super::run::{BatchResult, Run, Tensor, batch_sizes, padded_batch_size};
 use super::{Device, Entry, Shared, Timed};
 use crate::RunError;
 use crate::backend::BackendError;
@@ -21,13 +21,13 @@ use std::time::{Duration, Instant};
 pub(super) struct Worker<M: Model> {
     shared: Arc<Shared<M>>,
     device: Device,
-    buckets: Vec<usize>,
+    batch_sizes: Vec<usize>,
     /// Current maximum batch size. It is lowered when the device runs out of memory.
-    ceiling: Arc<AtomicUsize>,
+    max_batch_size: Arc<AtomicUsize>,
     tensor: Tensor,
-    lost: bool,
-    /// Whether the worker has retired and is no longer counted.
-    retired: bool,
+    is_lost: bool,
+    /// Whether the worker is no longer counted.
+    is_retired: bool,
 }
 
 /// Entries that run together.
@@ -39,36 +39,37 @@ struct Part<M: Model> {
 
 impl<M: Model> Worker<M> {
     pub(super) fn new(shared: Arc<Shared<M>>, device: Device) -> Self {
-        let buckets = buckets(shared.limits.max_batch);
+        let batch_sizes = batch_sizes(shared.limits.max_batch);
         // The worker is counted here instead of on the thread, so that a batcher is ready as soon
         // as it has started.
-        shared.workers.fetch_add(1, Ordering::AcqRel);
-        let ceiling = Arc::new(AtomicUsize::new(shared.limits.max_batch));
-        Self { shared, device, buckets, ceiling, tensor: Tensor::default(), lost: false, retired: false }
+        shared.worker_count.fetch_add(1, Ordering::AcqRel);
+        let max_batch_size = Arc::new(AtomicUsize::new(shared.limits.max_batch));
+        let tensor = Tensor::default();
+        Self { shared, device, batch_sizes, max_batch_size, tensor, is_lost: false, is_retired: false }
     }
 
     /// Runs until the queue is closed and empty.
     pub(super) fn work(mut self) {
-        while let Some(batch) = self.shared.queue.take(self.ceiling(), self.shared.limits.max_delay) {
-            self.shared.record_queue_depth(self.shared.queue.waiting());
+        while let Some(batch) = self.shared.queue.take(self.max_batch_size(), self.shared.limits.max_delay) {
+            self.shared.record_queue_depth(self.shared.queue.queue_depth());
             self.serve(batch);
-            if self.retire() {
+            if self.retire_if_device_lost() {
                 return;
             }
         }
     }
 
-    fn ceiling(&self) -> usize {
-        self.ceiling.load(Ordering::Acquire)
+    fn max_batch_size(&self) -> usize {
+        self.max_batch_size.load(Ordering::Acquire)
     }
 
-    /// Returns whether the worker ends because its device is lost and other workers remain. If this
-    /// worker continued, it would take requests that the others can run.
-    fn retire(&mut self) -> bool {
+    /// Retires the worker if its device is lost and other workers remain, because it would take
+    /// requests that the others can run. Returns whether the worker must end.
+    fn retire_if_device_lost(&mut self) -> bool {
         let decrement = |workers: usize| (workers > 1).then(|| workers - 1);
-        self.retired = self.lost
-            && self.shared.workers.fetch_update(Ordering::AcqRel, Ordering::Acquire, decrement).is_ok();
-        self.retired
+        self.is_retired = self.is_lost
+            && self.shared.worker_count.fetch_update(Ordering::AcqRel, Ordering::Acquire, decrement).is_ok();
+        self.is_retired
     }
 
     /// Runs the entries of `batch` and replies to all of them.
@@ -80,7 +81,7 @@ impl<M: Model> Worker<M> {
     /// Runs `parts`, the last part first, and replies to all of their entries.
     fn serve_parts(&mut self, mut parts: Vec<Part<M>>) {
         while let Some(part) = parts.pop() {
-            if part.entries.len() > self.ceiling() {
+            if part.entries.len() > self.max_batch_size() {
                 parts.extend(self.split(part.entries, part.is_half));
                 continue;
             }
@@ -96,11 +97,11 @@ impl<M: Model> Worker<M> {
         entries: &[Entry<M>],
         run: impl FnOnce(Run<'_, M>, &mut Tensor) -> BatchResult<M>,
     ) -> BatchResult<M> {
-        if self.lost {
+        if self.is_lost {
             return Err(BackendError::DeviceLost("the device was lost in an earlier run".to_owned()));
         }
         let (model, backend) = (&self.shared.model, &mut *self.device.primary);
-        run(Run { model, backend, buckets: &self.buckets, entries }, &mut self.tensor)
+        run(Run { model, backend, batch_sizes: &self.batch_sizes, entries }, &mut self.tensor)
     }
 
     /// Handles the outcome of a run: sends the results, uses the fallback, or returns smaller parts
@@ -110,7 +111,7 @@ impl<M: Model> Worker<M> {
         match outcome {
             Ok(results) => self.send_results(entries, results, started),
             Err(BackendError::OutOfMemory(reason)) if entries.len() > 1 => {
-                self.lower_ceiling(entries.len(), &reason);
+                self.lower_max_batch_size(entries.len(), &reason);
                 return self.split(entries, is_half);
             }
             // A single input may cause the failure. A batch is halved only once, so that a device
@@ -132,14 +133,13 @@ impl<M: Model> Worker<M> {
     }
 
     /// Runs a batch that another thread wrote into `tensor`, and replies to all of its entries.
-    /// `written` contains the error of that thread, if any.
-    fn serve_written(&mut self, batch: Vec<Entry<M>>, tensor: &mut Tensor, written: Result<(), String>) {
+    fn serve_written(&mut self, batch: Vec<Entry<M>>, tensor: &mut Tensor, write_result: Result<(), String>) {
         if batch.iter().all(|entry| entry.is_abandoned()) {
             return;
         }
-        if batch.len() > self.ceiling() || written.is_err() {
-            // The batch was written before the device ran out of memory, or one entry panics. In
-            // both cases each part is written again.
+        if batch.len() > self.max_batch_size() || write_result.is_err() {
+            // The batch was written before the device ran out of memory, or writing an entry
+            // panicked. In both cases each part is written again.
             return self.serve(batch);
         }
         let started = Instant::now();
@@ -153,26 +153,26 @@ impl<M: Model> Worker<M> {
         let mut parts = Vec::new();
         let mut remaining = batch;
         while !remaining.is_empty() {
-            let tail = remaining.split_off(remaining.len().min(self.ceiling()));
+            let tail = remaining.split_off(remaining.len().min(self.max_batch_size()));
             parts.push(Part { entries: std::mem::replace(&mut remaining, tail), is_half });
         }
         parts.reverse();
         parts
     }
 
-    /// Lowers the maximum batch size below the size that failed with `failed` entries.
-    fn lower_ceiling(&mut self, failed: usize, reason: &str) {
-        let failed_size = bucket(&self.buckets, failed);
-        self.buckets.retain(|size| *size < failed_size);
-        if self.buckets.is_empty() {
-            self.buckets.push(1);
+    /// Lowers the maximum batch size below that of a batch of `entry_count` entries, which failed.
+    fn lower_max_batch_size(&mut self, entry_count: usize, reason: &str) {
+        let failed_size = padded_batch_size(&self.batch_sizes, entry_count);
+        self.batch_sizes.retain(|size| *size < failed_size);
+        if self.batch_sizes.is_empty() {
+            self.batch_sizes.push(1);
         }
-        self.ceiling.store(self.buckets.last().copied().unwrap_or(1), Ordering::Release);
+        self.max_batch_size.store(self.batch_sizes.last().copied().unwrap_or(1), Ordering::Release);
         tracing::warn!(
             operation = self.shared.operation(),
             device = self.device.primary.device(),
             batch = failed_size,
-            ceiling = self.ceiling(),
+            ceiling = self.max_batch_size(),
             reason,
             "device out of memory; lowered the maximum batch size"
         );
@@ -182,12 +182,12 @@ impl<M: Model> Worker<M> {
     fn fall_back(&mut self, part: Vec<Entry<M>>, error: &BackendError, started: Instant) {
         let operation = self.shared.operation();
         if let BackendError::DeviceLost(reason) = error
-            && !self.lost
+            && !self.is_lost
         {
-            self.lost = true;
+            self.is_lost = true;
             let reason = format!("{operation} lost {}: {reason}", self.device.primary.device());
             tracing::error!(operation, reason, "device lost; the service is not ready until it is restarted");
-            *self.shared.lost.lock() = Some(reason);
+            *self.shared.device_loss.lock() = Some(reason);
         }
         let Some(fallback) = &mut self.device.fallback else {
             let results = part.iter().map(|_| Err(error.to_string())).collect();
@@ -206,7 +206,7 @@ impl<M: Model> Worker<M> {
         for entry in part {
             let single = [entry];
             let (model, backend) = (&self.shared.model, &mut **fallback);
-            let run = Run { model, backend, buckets: &[1], entries: &single };
+            let run = Run { model, backend, batch_sizes: &[1], entries: &single };
             let results = run.write_and_run(&mut self.tensor).unwrap_or_else(|fallback_error| {
                 vec![Err(format!("{error}; and on {}: {fallback_error}", fallback.device()))]
             });
@@ -217,12 +217,12 @@ impl<M: Model> Worker<M> {
     fn send_results(&self, part: Vec<Entry<M>>, results: Vec<Result<M::Output, String>>, started: Instant) {
         let device = self.device.primary.device();
         if device != "cpu" {
-            let (images, good) = (part.len(), results.iter().filter(|result| result.is_ok()).count());
+            let (images, result_count) = (part.len(), results.iter().filter(|result| result.is_ok()).count());
             tracing::debug!(
                 operation = self.shared.operation(),
                 device,
                 seconds = started.elapsed().as_secs_f64(),
-                "GPU batch processing completed: {images} images, {good} results"
+                "GPU batch processing completed: {images} images, {result_count} results"
             );
         }
         send_results(&self.shared, part, results, started);
@@ -256,8 +256,8 @@ fn send_results<M: Model>(
 /// Drops all waiting requests when the last worker ends, so that their callers receive an error.
 impl<M: Model> Drop for Worker<M> {
     fn drop(&mut self) {
-        if !self.retired && self.shared.workers.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.shared.queue.abandon();
+        if !self.is_retired && self.shared.worker_count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.shared.queue.close_and_clear();
         }
     }
 }
@@ -273,34 +273,34 @@ struct WrittenBatch<M: Model> {
 /// The part of a device's worker that takes entries from the queue and writes batches.
 pub(super) struct Preparer<M: Model> {
     shared: Arc<Shared<M>>,
-    ceiling: Arc<AtomicUsize>,
+    max_batch_size: Arc<AtomicUsize>,
     device_ready: Arc<DeviceReady>,
     /// Unbuffered: `send` blocks until the runner receives the batch.
-    written: SyncSender<WrittenBatch<M>>,
-    used: Receiver<Tensor>,
+    batch_sender: SyncSender<WrittenBatch<M>>,
+    tensor_receiver: Receiver<Tensor>,
 }
 
 /// The part of a device's worker that runs the batches of the preparer.
 pub(super) struct Runner<M: Model> {
     worker: Worker<M>,
     device_ready: Arc<DeviceReady>,
-    written: Receiver<WrittenBatch<M>>,
-    used: Sender<Tensor>,
+    batch_receiver: Receiver<WrittenBatch<M>>,
+    tensor_sender: Sender<Tensor>,
 }
 
 /// Splits a device's worker into its preparer and its runner.
 pub(super) fn split<M: Model>(worker: Worker<M>) -> (Preparer<M>, Runner<M>) {
-    let (written, batches) = sync_channel(0);
-    let (used, free_tensors) = channel();
+    let (batch_sender, batch_receiver) = sync_channel(0);
+    let (tensor_sender, tensor_receiver) = channel();
     let device_ready = Arc::new(DeviceReady::new(false));
     let preparer = Preparer {
         shared: worker.shared.clone(),
-        ceiling: worker.ceiling.clone(),
+        max_batch_size: worker.max_batch_size.clone(),
         device_ready: device_ready.clone(),
-        written,
-        used: free_tensors,
+        batch_sender,
+        tensor_receiver,
     };
-    (preparer, Runner { worker, device_ready, written: batches, used })
+    (preparer, Runner { worker, device_ready, batch_receiver, tensor_sender })
 }
 
 impl<M: Model> Preparer<M> {
@@ -309,18 +309,18 @@ impl<M: Model> Preparer<M> {
         let queue = &self.shared.queue;
         while let Some(entries) = queue.wait_for_first(self.max_batch(), &self.device_ready) {
             let batch = self.prepare(entries);
-            self.shared.record_queue_depth(queue.waiting());
-            if let Err(rejected) = self.written.send(batch) {
-                // The device was lost while others remain, or the process is stopping.
+            self.shared.record_queue_depth(queue.queue_depth());
+            if let Err(rejected) = self.batch_sender.send(batch) {
+                // The device was lost and other devices remain, or the process is stopping.
                 queue.put_back(rejected.0.entries);
                 return;
             }
-            queue.change(&self.device_ready, DeviceReady::receive_batch);
+            queue.update_signal(&self.device_ready, DeviceReady::receive_batch);
         }
     }
 
     fn max_batch(&self) -> usize {
-        self.ceiling.load(Ordering::Acquire).max(1)
+        self.max_batch_size.load(Ordering::Acquire).max(1)
     }
 
     /// Writes `first`, then the entries that arrive while the device is busy or until `max_delay`
@@ -331,7 +331,7 @@ impl<M: Model> Preparer<M> {
             (first[0].shape, first[0].queued_at + limits.max_delay, self.max_batch());
         let mut batch = WrittenBatch {
             entries: Vec::new(),
-            tensor: self.used.try_recv().unwrap_or_default(),
+            tensor: self.tensor_receiver.try_recv().unwrap_or_default(),
             write_result: Ok(()),
         };
         batch.add(model, first);
@@ -363,22 +363,24 @@ impl<M: Model> Runner<M> {
     /// Runs batches until the preparer ends.
     pub(super) fn work(mut self) {
         loop {
-            self.worker.shared.queue.change(&self.device_ready, DeviceReady::request_batch);
-            let Ok(WrittenBatch { entries, mut tensor, write_result }) = self.written.recv() else { return };
+            self.worker.shared.queue.update_signal(&self.device_ready, DeviceReady::request_batch);
+            let Ok(WrittenBatch { entries, mut tensor, write_result }) = self.batch_receiver.recv() else {
+                return;
+            };
             self.worker.serve_written(entries, &mut tensor, write_result);
             tensor.shrink();
             // The preparer may have ended.
-            let _ = self.used.send(tensor);
-            if self.worker.retire() {
+            let _ = self.tensor_sender.send(tensor);
+            if self.worker.retire_if_device_lost() {
                 return;
             }
         }
     }
 }
 
-/// Notifies the preparer when the runner ends for any reason.
+/// Notifies the preparer when the runner ends.
 impl<M: Model> Drop for Runner<M> {
     fn drop(&mut self) {
-        self.worker.shared.queue.change(&self.device_ready, DeviceReady::stop);
+        self.worker.shared.queue.update_signal(&self.device_ready, DeviceReady::stop);
     }
 }

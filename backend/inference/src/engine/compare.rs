@@ -1,12 +1,12 @@
-//! The runs of a synthetic sample on a device, and the comparison of their results with the CPU's.
-//! `prove` decides which samples and batch sizes run.
+//! Runs a synthetic sample on a device and compares the results with the CPU's. The module `prove`
+//! decides which samples and batch sizes run.
 use crate::backend::{Backend, BatchView, OutputView};
 use crate::models::Model;
-use crate::unavailable::DISAGREES;
+use crate::unavailable::DIFFERS;
 use std::time::Instant;
 
-/// Maximum distance between a device's output and the CPU's, both as vectors, as a share of the CPU
-/// output's length. Reduced precision on GPUs (TF32, FP16) stays below 0.01; a faulty kernel far
+/// Maximum distance between the output vectors of a device and the CPU, divided by the length of
+/// the CPU's vector. Reduced precision on GPUs (TF32, FP16) stays below 0.01; a faulty kernel far
 /// exceeds the limit.
 pub(super) const TOLERANCE: f64 = 0.03;
 /// The limit for BF16, which has 8 significant bits; TF32 and FP16 have 11. Embeddings change by
@@ -18,7 +18,7 @@ pub(super) const INT8_TOLERANCE: f64 = 0.15;
 /// The limit for two sessions on the CPU, where only the order of additions differs.
 const CPU_TOLERANCE: f64 = 1e-3;
 /// Minimum root mean square of an expected output. Smaller outputs are compared as if they had this
-/// value, so a plane of scores near zero is not compared to the last digit.
+/// value, because the relative differences of scores near zero are large.
 const MIN_RMS: f64 = 1e-2;
 /// Number of runs of a batch size after the first one. Their median is the steady time.
 const STEADY_RUNS: usize = 5;
@@ -38,7 +38,7 @@ impl<M: Model> Sample<M> {
         Self { shape, data, input }
     }
 
-    /// [`Self::run`] on a backend that takes images.
+    /// Works like [`Self::run`] for a backend that accepts images.
     pub(super) fn run_images(
         &self,
         model: &M,
@@ -94,8 +94,8 @@ impl<M: Model> Sample<M> {
         let mut read_result = Ok(());
         backend
             .run(BatchView { shape: [batch, channels, height, width], data }, &mut |views| {
-                let first = |view: &OutputView<'_>| view.shape.first().copied().unwrap_or(0);
-                outputs = views.iter().map(|view| (first(view), view.data.to_vec())).collect();
+                let first_axis = |view: &OutputView<'_>| view.shape.first().copied().unwrap_or(0);
+                outputs = views.iter().map(|view| (first_axis(view), view.data.to_vec())).collect();
                 read_result = (0..batch).try_for_each(|i| model.read(&self.input, views, i, batch).map(drop));
             })
             .map_err(|e| e.to_string())?;
@@ -103,27 +103,28 @@ impl<M: Model> Sample<M> {
         Ok(outputs)
     }
 
-    /// Checks that `many` computes the same result for each of four different items in one batch as
-    /// `one` computes for the item alone.
+    /// Checks that each item of a batch has the same result as the item alone. The batch has four
+    /// different items and runs on `batched`; the items run one by one on `single`.
     pub(super) fn check_batch_independence(
         &self,
         model: &M,
-        one: &mut dyn Backend,
-        many: &mut dyn Backend,
+        single: &mut dyn Backend,
+        batched: &mut dyn Backend,
     ) -> Result<(), String> {
-        let shades = [1.0, 0.8, 0.6, 0.4_f32];
-        let items = shades.map(|shade| self.data.iter().map(|v| v * shade).collect::<Vec<f32>>());
-        let batch_outputs = self.run_values(model, many, &items.concat())?;
-        if batch_outputs.iter().any(|(first, _)| *first != items.len()) {
+        let factors = [1.0, 0.8, 0.6, 0.4_f32];
+        let items = factors.map(|factor| self.data.iter().map(|v| v * factor).collect::<Vec<f32>>());
+        let batch_outputs = self.run_values(model, batched, &items.concat())?;
+        if batch_outputs.iter().any(|(length, _)| *length != items.len()) {
             return Err("the first axis of the outputs is not the batch axis".to_owned());
         }
-        for (at, item) in items.iter().enumerate() {
-            let single: Vec<_> = self.run_values(model, one, item)?.into_iter().map(|(_, v)| v).collect();
-            let batched: Vec<Vec<f32>> = batch_outputs
+        for (i, item) in items.iter().enumerate() {
+            let expected: Vec<_> =
+                self.run_values(model, single, item)?.into_iter().map(|(_, v)| v).collect();
+            let actual: Vec<Vec<f32>> = batch_outputs
                 .iter()
-                .map(|(_, all)| all.chunks((all.len() / items.len()).max(1)).nth(at).unwrap_or(&[]).to_vec())
+                .map(|(_, all)| all.chunks((all.len() / items.len()).max(1)).nth(i).unwrap_or(&[]).to_vec())
                 .collect();
-            let difference = difference(&single, &batched, 1)?;
+            let difference = difference(&expected, &actual, 1)?;
             if difference > CPU_TOLERANCE {
                 return Err(format!(
                     "the outputs of a batch of 4 differ by {:.1} % from the outputs of single runs",
@@ -141,17 +142,17 @@ impl<M: Model> Sample<M> {
 }
 
 /// Compares two results of a model: `expected` for one item, and `actual` for a batch of `batch`
-/// items that are all equal to it. Returns their distance as a share.
+/// items that are all equal to it. Returns their relative distance.
 pub(super) fn compare_outputs(
     expected: &[Vec<f32>],
     actual: &[Vec<f32>],
     batch: usize,
     tolerance: f64,
 ) -> Result<f64, String> {
-    let share = difference(expected, actual, batch).map_err(|reason| format!("{DISAGREES}{reason}"))?;
+    let share = difference(expected, actual, batch).map_err(|reason| format!("{DIFFERS}{reason}"))?;
     if share > tolerance {
         return Err(format!(
-            "{DISAGREES}at batch {batch} by {:.1} %; up to {:.0} % is allowed",
+            "{DIFFERS}at batch {batch} by {:.1} %; up to {:.0} % is allowed",
             share * 100.0,
             tolerance * 100.0
         ));
@@ -160,9 +161,9 @@ pub(super) fn compare_outputs(
 }
 
 /// Returns the maximum distance between an output of `actual` (`batch` equal items) and `expected`
-/// (one item), as a share of its length. Fails if they cannot be compared.
+/// (one item), divided by the length of the expected output. Fails if they cannot be compared.
 fn difference(expected: &[Vec<f32>], actual: &[Vec<f32>], batch: usize) -> Result<f64, String> {
-    let mut max = 0.0_f64;
+    let mut max_share = 0.0_f64;
     if expected.len() != actual.len() {
         return Err(format!("the model has {} outputs instead of {}", actual.len(), expected.len()));
     }
@@ -181,10 +182,10 @@ fn difference(expected: &[Vec<f32>], actual: &[Vec<f32>], batch: usize) -> Resul
             if share.is_nan() {
                 return Err(format!("output {number} contains values that are not numbers"));
             }
-            max = max.max(share);
+            max_share = max_share.max(share);
         }
     }
-    Ok(max)
+    Ok(max_share)
 }
 
 fn length(values: impl Iterator<Item = f32>) -> f64 {
@@ -195,9 +196,9 @@ fn length(values: impl Iterator<Item = f32>) -> f64 {
 pub(super) fn median_seconds(mut run: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
     let mut seconds = Vec::with_capacity(STEADY_RUNS);
     for _ in 0..STEADY_RUNS {
-        let began = Instant::now();
+        let started_at = Instant::now();
         run()?;
-        seconds.push(began.elapsed().as_secs_f64());
+        seconds.push(started_at.elapsed().as_secs_f64());
     }
     seconds.sort_by(f64::total_cmp);
     Ok(seconds[STEADY_RUNS / 2])
@@ -234,17 +235,17 @@ mod tests {
         }
     }
 
-    /// A device that returns its input. If it is `faulty`, it adds the first output of the previous
+    /// A device that returns its input. If `is_faulty`, it adds the first output of the previous
     /// run to all values.
     struct Device {
-        faulty: bool,
+        is_faulty: bool,
         bias: f32,
     }
 
     impl Backend for Device {
         fn run(&mut self, batch: BatchView<'_>, read: OutputReader<'_>) -> Result<(), BackendError> {
             let data: Vec<f32> = batch.data.iter().map(|value| value + self.bias).collect();
-            self.bias = if self.faulty { data[0] } else { 0.0 };
+            self.bias = if self.is_faulty { data[0] } else { 0.0 };
             read(&[OutputView { name: "echo", shape: batch.shape.into(), data: &data, bytes: &[] }]);
             Ok(())
         }
@@ -258,8 +259,8 @@ mod tests {
     fn warm_up_detects_device_faults_after_first_run() {
         let sample = Sample::new(&Echo, [1.0, 2.0, 3.0, 4.0]);
         let expected = vec![vec![1.0, 2.0, 3.0, 4.0]];
-        for (faulty, is_equal) in [(false, true), (true, false)] {
-            let device = &mut Device { faulty, bias: 0.0 };
+        for (is_faulty, is_equal) in [(false, true), (true, false)] {
+            let device = &mut Device { is_faulty, bias: 0.0 };
             let first = sample.run(&Echo, device, 2).unwrap();
             assert!(compare_outputs(&expected, &first, 2, TOLERANCE).is_ok());
             let later = sample.run_again(&Echo, device, 2).unwrap();
@@ -275,7 +276,7 @@ mod tests {
         let different = vec![vec![1.0, 2.0, 3.0, 1.0, 2.5, 3.0], vec![0.0; 8]];
         assert!(
             compare_outputs(&expected, &different, 2, BF16_TOLERANCE).is_err(),
-            "the second item of the batch is compared too"
+            "the difference in the second item of the batch is found"
         );
         let broken = vec![vec![1.0, f32::NAN, 3.0], vec![0.0; 4]];
         assert!(compare_outputs(&expected, &broken, 1, TOLERANCE).is_err());

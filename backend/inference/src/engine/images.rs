@@ -1,13 +1,13 @@
-//! The image operations on devices. As `prove` does for models, an operation is loaded, run and
-//! compared with the CPU's code before it is used. Also connects a detector with the graphs that
-//! prepare its input on the same device. The graphs are in the module `graphs`.
+//! Places the image operations on devices. An operation is loaded, run and compared with the CPU's
+//! code before it is used. This module also connects a detector with the graphs that prepare its
+//! input on the same device. The module `graphs` builds the graphs.
 use super::compare::{Sample, TOLERANCE, compare_outputs, median_seconds};
-use super::resolve::{Attempts, for_pixels, memory_share, on_the_cpu};
+use super::resolve::{Attempts, image_provider, initial_report, memory_share};
 use super::run::ImageDevices;
 use crate::backend::{Backend, BackendError, BatchView, ImageInput, OnnxModel, OutputReader};
 use crate::backend::{PixelGraphs, Placement, Preparation, PreparedModel};
-use crate::batcher::{Batcher, Device, Limits, buckets};
-use crate::drawing::portrait;
+use crate::batcher::{Batcher, Device, Limits, batch_sizes};
+use crate::drawing::draw_portrait;
 use crate::ep::Provider;
 use crate::image_operations::{
     CanvasModel, CanvasRequest, EnhancementModel, EnhancementRequest, StatisticsModel,
@@ -17,7 +17,7 @@ use crate::models::{DetectionRequest, DetectorModel, Model};
 use crate::report::{BatchRun, LoadedModel, Loading};
 use crate::runtime::Runtime;
 use crate::unavailable::{Unavailable, UnavailableKind, diagnose};
-use crate::{Config, OperationReport, StandIn, StartError, devices, graphs};
+use crate::{Config, FakeGpu, OperationReport, StartError, devices, graphs};
 use std::sync::Arc;
 use std::time::Instant;
 use vision::enhance::Enhanced;
@@ -38,7 +38,7 @@ type CompareFn<M> = fn(&<M as Model>::Input, <M as Model>::Output) -> Result<f64
 /// An operation with its graphs and its test images.
 pub(super) struct CandidateImageOperation<M: Model> {
     pub(super) model: M,
-    programs: Vec<Vec<u8>>,
+    graphs: Vec<Vec<u8>>,
     samples: Vec<M::Input>,
     compare: CompareFn<M>,
 }
@@ -57,7 +57,7 @@ pub(super) struct ImageOperationTrial {
 /// Returns two test images: one of odd size whose border is difficult for kernels, and one small
 /// enough to be enhanced.
 fn test_images() -> [Arc<Frame>; 2] {
-    [portrait(333, 500), portrait(97, 63)].map(Arc::new)
+    [draw_portrait(333, 500), draw_portrait(97, 63)].map(Arc::new)
 }
 
 impl CandidateImageOperation<CanvasModel> {
@@ -68,7 +68,7 @@ impl CandidateImageOperation<CanvasModel> {
         };
         Self {
             model: CanvasModel,
-            programs: vec![graphs::canvas()],
+            graphs: vec![graphs::canvas()],
             samples: test_images().map(sample).into(),
             compare: |input, actual| {
                 compare_frames(&input.letterbox.draw(&input.frame), &actual, CANVAS_LEVELS)
@@ -81,7 +81,7 @@ impl CandidateImageOperation<EnhancementModel> {
     pub(super) fn enhancement() -> Self {
         Self {
             model: EnhancementModel,
-            programs: vec![graphs::contrast(), graphs::enlargement()],
+            graphs: vec![graphs::contrast(), graphs::enlargement()],
             samples: test_images()
                 .map(|frame| EnhancementRequest::new(frame, DecodeLimits::default()))
                 .into(),
@@ -97,7 +97,7 @@ impl CandidateImageOperation<StatisticsModel> {
     pub(super) fn statistics() -> Self {
         Self {
             model: StatisticsModel,
-            programs: vec![graphs::statistics()],
+            graphs: vec![graphs::statistics()],
             samples: test_images().into(),
             compare: |input, actual| compare_statistics(&vision::quality::grey_statistics(input), &actual),
         }
@@ -106,8 +106,8 @@ impl CandidateImageOperation<StatisticsModel> {
 
 impl<M: Model> CandidateImageOperation<M> {
     /// Loads the graphs on one device, runs the samples, and compares the results with the CPU's
-    /// code. With `measure`, it repeats the first sample to measure its steady time.
-    pub(super) fn try_on(
+    /// code. With `measure`, repeats the first sample to measure its steady time.
+    pub(super) fn load_and_compare(
         &self,
         config: &Config,
         runtime: &Runtime,
@@ -115,10 +115,10 @@ impl<M: Model> CandidateImageOperation<M> {
         device_id: u32,
         measure: bool,
     ) -> Result<ImageOperationTrial, Unavailable> {
-        let failed = |text: String| diagnose(provider, device_id, &text);
+        let to_unavailable = |text: String| diagnose(provider, device_id, &text);
         let operation = self.model.operation();
         let placement = Placement {
-            provider: for_pixels(provider)?,
+            provider: image_provider(provider)?,
             device_id,
             memory_limit: memory_share(config, operation),
             ..Placement::CPU
@@ -126,20 +126,20 @@ impl<M: Model> CandidateImageOperation<M> {
         let loading = Loading {
             operation,
             file: "graphs made by code",
-            bytes: self.programs.iter().map(Vec::len).sum(),
-            sessions: self.programs.len(),
+            bytes: self.graphs.iter().map(Vec::len).sum(),
+            sessions: self.graphs.len(),
             max_batch: 1,
-            began: Instant::now(),
+            started_at: Instant::now(),
             before: devices::find(placement.provider, device_id),
         };
-        let mut graphs = PixelGraphs::load(runtime, &self.programs, &placement).map_err(failed)?;
-        let session_seconds = loading.began.elapsed().as_secs_f64();
+        let mut graphs = PixelGraphs::load(runtime, &self.graphs, &placement).map_err(to_unavailable)?;
+        let session_seconds = loading.started_at.elapsed().as_secs_f64();
         let mut run = BatchRun { batch: 1, first_seconds: 0.0, steady_seconds: None, difference: 0.0 };
         for (number, sample) in self.samples.iter().enumerate() {
-            let began = Instant::now();
-            let actual = self.run(&mut graphs, sample).map_err(failed)?;
+            let started_at = Instant::now();
+            let actual = self.run(&mut graphs, sample).map_err(to_unavailable)?;
             if number == 0 {
-                run.first_seconds = began.elapsed().as_secs_f64();
+                run.first_seconds = started_at.elapsed().as_secs_f64();
             }
             let difference = (self.compare)(sample, actual)
                 .map_err(|reason| Unavailable::new(provider, UnavailableKind::Disagrees, reason))?;
@@ -147,8 +147,8 @@ impl<M: Model> CandidateImageOperation<M> {
         }
         let load = loading.finish(&placement);
         if measure {
-            let repeat = || self.run(&mut graphs, &self.samples[0]).map(drop);
-            run.steady_seconds = Some(median_seconds(repeat).map_err(failed)?);
+            let run_first_sample = || self.run(&mut graphs, &self.samples[0]).map(drop);
+            run.steady_seconds = Some(median_seconds(run_first_sample).map_err(to_unavailable)?);
         }
         Ok(ImageOperationTrial { graphs, placement, session_seconds, load, run })
     }
@@ -167,11 +167,12 @@ fn compare_frames(expected: &Frame, actual: &Frame, levels: u8) -> Result<f64, S
     if (expected.width(), expected.height()) != (actual.width(), actual.height()) {
         return Err(format!("its image is {actual:?}, but the image of the CPU is {expected:?}"));
     }
-    let worst = expected.data().iter().zip(actual.data()).map(|(a, b)| a.abs_diff(*b)).max().unwrap_or(0);
-    if worst > levels {
-        return Err(format!("its image differs from the image of the CPU by {worst} grey levels"));
+    let max_difference =
+        expected.data().iter().zip(actual.data()).map(|(a, b)| a.abs_diff(*b)).max().unwrap_or(0);
+    if max_difference > levels {
+        return Err(format!("its image differs from the image of the CPU by {max_difference} grey levels"));
     }
-    Ok(f64::from(worst) / 255.0)
+    Ok(f64::from(max_difference) / 255.0)
 }
 
 fn compare_statistics(expected: &GreyStatistics, actual: &GreyStatistics) -> Result<f64, String> {
@@ -192,7 +193,7 @@ fn compare_statistics(expected: &GreyStatistics, actual: &GreyStatistics) -> Res
 
 pub(super) struct PlacedImageOperations {
     pub(super) devices: ImageDevices,
-    /// Where `image_processing` runs.
+    /// The placements of `image_processing`.
     pub(super) canvas_placements: Vec<Placement>,
     /// The reports, in the order of the documentation.
     pub(super) reports: Vec<OperationReport>,
@@ -226,17 +227,18 @@ fn place_image_operation<M: Model>(
 ) -> Result<PlacedImageOperation<M>, StartError> {
     let Attempts { config, runtime, .. } = *attempts;
     let operation = candidate.model.operation();
-    let mut report = on_the_cpu(config, operation);
-    let no_device = |report| PlacedImageOperation { batcher: None, placements: Vec::new(), report };
+    let mut report = initial_report(config, operation);
+    let without_device = |report| PlacedImageOperation { batcher: None, placements: Vec::new(), report };
     if !report.gpu_requested {
-        return Ok(no_device(report));
+        return Ok(without_device(report));
     }
-    let try_device = |provider, device_id| candidate.try_on(config, runtime, provider, device_id, false);
+    let try_device =
+        |provider, device_id| candidate.load_and_compare(config, runtime, provider, device_id, false);
     let trials = match attempts.first_that_works(try_device) {
         Ok(trials) => trials,
         Err(refusal) => {
             attempts.fallbacks.handle_refusal(&mut report, &refusal)?;
-            return Ok(no_device(report));
+            return Ok(without_device(report));
         }
     };
     let (graphs, placements): (Vec<_>, Vec<_>) =
@@ -244,8 +246,8 @@ fn place_image_operation<M: Model>(
     let labels: Vec<String> = placements.iter().map(Placement::label).collect();
     report.effective = labels.join(",");
     let devices = graphs.into_iter().map(|graphs| {
-        let primary: Box<dyn Backend> = match config.stand_in {
-            StandIn::Failing => Box::new(Failing),
+        let primary: Box<dyn Backend> = match config.fake_gpu {
+            FakeGpu::Failing => Box::new(FailingDevice),
             _ => Box::new(graphs),
         };
         // The caller can fall back to the CPU's code; see `Engine::may_fall_back_to_cpu`.
@@ -260,14 +262,14 @@ fn place_image_operation<M: Model>(
 }
 
 /// A device that agrees with the CPU at start and then fails every run.
-struct Failing;
+struct FailingDevice;
 
-impl Backend for Failing {
+impl Backend for FailingDevice {
     fn run(&mut self, _: BatchView<'_>, _: OutputReader<'_>) -> Result<(), BackendError> {
-        Err(BackendError::Failed("the stand-in fails on purpose".to_owned()))
+        Err(BackendError::Failed("the fake GPU fails on purpose".to_owned()))
     }
 
-    fn takes_images(&self) -> bool {
+    fn accepts_images(&self) -> bool {
         true
     }
 
@@ -277,7 +279,7 @@ impl Backend for Failing {
         _: usize,
         _: OutputReader<'_>,
     ) -> Result<(), BackendError> {
-        Err(BackendError::Failed("the stand-in fails on purpose".to_owned()))
+        Err(BackendError::Failed("the fake GPU fails on purpose".to_owned()))
     }
 
     fn device(&self) -> &str {
@@ -285,20 +287,20 @@ impl Backend for Failing {
     }
 }
 
-/// The preparation graphs that `image_processing` can run for a detector.
-pub(super) struct Colocation<'a> {
+/// Adds preparation graphs to the sessions of a detector.
+pub(super) struct DetectorPreparation<'a> {
     pub(super) runtime: &'a Runtime,
     pub(super) input: &'a PixelInput,
-    /// Where `image_processing` runs.
+    /// The placements of `image_processing`.
     pub(super) placements: &'a [Placement],
     /// The canvas for the comparison: width and height.
     pub(super) canvas: (u32, u32),
 }
 
-impl Colocation<'_> {
+impl DetectorPreparation<'_> {
     /// Returns `session` with its preparation graphs if `image_processing` runs on the same device
-    /// and the results agree with those of `session` alone. Otherwise it returns `session`
-    /// unchanged, and the inputs are tensors.
+    /// and the results agree with those of `session` alone. Otherwise returns `session` unchanged,
+    /// and its inputs are tensors.
     pub(super) fn prepare(
         &self,
         model: &DetectorModel,
@@ -309,20 +311,20 @@ impl Colocation<'_> {
         if !self.placements.iter().any(|other| other.shares_memory_with(placement)) {
             return Box::new(session);
         }
-        let sizes = buckets(batch);
+        let sizes = batch_sizes(batch);
         let device = placement.label();
-        let warn = |reason: &str| {
+        let log_warning = |reason: &str| {
             tracing::warn!(device, reason, "images are sent to the device as tensors instead of bytes");
         };
         // The graphs run on the provider of `image_processing`, because TensorRT would compile an
         // engine for each image size.
-        let graphs = for_pixels(placement.provider).map_err(|reason| reason.message()).and_then(|provider| {
+        let graphs = image_provider(placement.provider).map_err(|e| e.message()).and_then(|provider| {
             Preparation::load(self.runtime, self.input, &sizes, &Placement { provider, ..placement.clone() })
         });
         let preparation = match graphs {
             Ok(preparation) => preparation,
             Err(reason) => {
-                warn(&reason);
+                log_warning(&reason);
                 return Box::new(session);
             }
         };
@@ -333,7 +335,7 @@ impl Colocation<'_> {
                 Box::new(prepared)
             }
             Err(reason) => {
-                warn(&reason);
+                log_warning(&reason);
                 Box::new(prepared.model)
             }
         }
@@ -347,7 +349,7 @@ impl Colocation<'_> {
         prepared: &mut PreparedModel,
         sizes: &[usize],
     ) -> Result<(), String> {
-        let frame = portrait(500, 333);
+        let frame = draw_portrait(500, 333);
         let letterbox = Letterbox::fit((frame.width(), frame.height()), self.canvas);
         let sample = Sample::new(model, DetectionRequest { frame: frame.into(), letterbox, min_score: 0.5 });
         let expected = sample.run(model, prepared, 1)?;

@@ -1,8 +1,8 @@
-//! Loads the models of a pack: into a running engine, or into TensorRT engines for a later start.
-//! `resolve` chooses the devices of a model, and `prove` checks it there.
-use super::images::{Colocation, place_image_operations};
-use super::prove::{CandidateLoader, CandidateModel, Trial, canvas};
-use super::resolve::{Attempts, check_cpu_backend, cpu, cpu_backend, on_the_cpu};
+//! Loads the models of a pack into a running engine, or builds TensorRT engines for a later start.
+//! The module `resolve` selects the devices of a model, and `prove` checks its results on them.
+use super::images::{DetectorPreparation, place_image_operations};
+use super::prove::{CandidateLoader, CandidateModel, Trial, most_frequent_canvas};
+use super::resolve::{Attempts, check_cpu_backend, cpu_placement, initial_report, selected_placement};
 use super::run::{DetectorInfo, EmbedderInfo, Engine, Inner, LoadedDetector, ScorerInfo};
 use crate::backend::{Backend, OnnxModel, Placement, load_library};
 use crate::batcher::{Batcher, Device, Limits};
@@ -36,7 +36,7 @@ impl Engine {
 }
 
 fn load(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
-    let began = Instant::now();
+    let started_at = Instant::now();
     describe_metrics();
     let runtime = Runtime::load(config.dylib_path.as_deref())?;
     let attempts = Attempts::new(config, &runtime);
@@ -45,32 +45,32 @@ fn load(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
     let models = CandidateLoader { config, runtime: &runtime, pack };
     let (candidate, reference) = models.detector()?;
     let file = candidate.file;
-    let canvas = canvas(config, &candidate.model);
+    let canvas = most_frequent_canvas(config, &candidate.model);
     let placements = &images.canvas_placements;
-    let colocation = Colocation { runtime: &runtime, input: &file.input, placements, canvas };
+    let preparation = DetectorPreparation { runtime: &runtime, input: &file.input, placements, canvas };
     let make_backend = |model: &DetectorModel, trial: Trial, batch: usize| {
-        colocation.prepare(model, trial.session, &trial.placement, batch)
+        preparation.prepare(model, trial.session, &trial.placement, batch)
     };
     let detection = start_batcher(&attempts, candidate, reference, make_backend)?;
-    let (detection_report, detects_frames) = (detection.report.clone(), detection.takes_images);
-    let mut loads = detection.loads.clone();
-    let detector = loaded(config, file, detection)?;
+    let (detection_report, draws_canvases_on_device) = (detection.report.clone(), detection.accepts_images);
+    let mut loaded_models = detection.loaded_models.clone();
+    let detector = describe_detector(config, file, detection)?;
     let mut first_look = None;
     if let Some(file) = first_look_file(config, pack, &detection_report) {
-        let (candidate, reference) = models.detector_in(file)?;
-        let started = start_batcher(&attempts, candidate, reference, without_preparation)?;
-        loads.extend(started.loads.clone());
-        first_look = Some(loaded(config, file, started)?);
+        let (candidate, reference) = models.detector_from_file(file)?;
+        let started = start_batcher(&attempts, candidate, reference, session_backend)?;
+        loaded_models.extend(started.loaded_models.clone());
+        first_look = Some(describe_detector(config, file, started)?);
     }
 
     let (candidate, reference) = models.embedder()?;
     let file = candidate.file;
-    let embedding = start_batcher(&attempts, candidate, reference, without_preparation)?;
+    let embedding = start_batcher(&attempts, candidate, reference, session_backend)?;
     let embedder = EmbedderInfo {
         name: file.stem().to_owned(),
         identity: crate::models::identity(file),
-        dimensions: required(file, "dimensions", file.dimensions)?,
-        match_threshold: required(file, "match_threshold", file.match_threshold)?,
+        dimensions: require(file, "dimensions", file.dimensions)?,
+        match_threshold: require(file, "match_threshold", file.match_threshold)?,
         match_fmr: file.match_fmr,
         cluster_margin: file.cluster_margin.unwrap_or(CLUSTER_MARGIN),
         sketch_bits: file.sketch_bits,
@@ -78,16 +78,16 @@ fn load(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
 
     let mut operations = vec![detection_report, embedding.report];
     operations.extend(images.reports);
-    loads.extend(embedding.loads);
+    loaded_models.extend(embedding.loaded_models);
     let mut scoring = None;
     if let Some((candidate, reference)) = models.scorer().transpose()? {
         let file = candidate.file;
         let info = ScorerInfo { name: file.stem().to_owned(), sha256: file.sha256.to_ascii_lowercase() };
-        let started = start_batcher(&attempts, candidate, reference, without_preparation)?;
+        let started = start_batcher(&attempts, candidate, reference, session_backend)?;
         if let Some(checks) = operations.iter_mut().find(|o| o.operation == started.report.operation) {
             add_quality_model_device(checks, &started.report, &info.name);
         }
-        loads.extend(started.loads);
+        loaded_models.extend(started.loaded_models);
         scoring = Some((started.batcher, info));
     }
     attempts.fallbacks.log();
@@ -97,14 +97,14 @@ fn load(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
         providers: Provider::ALL.map(ProviderReport::new).to_vec(),
         devices: Vec::new(),
         operations,
-        models: loads,
+        models: loaded_models,
     };
     tracing::info!(
         detector = detector.info.name,
-        first_look = first_look.as_ref().map(|look| look.info.name.as_str()),
+        first_look = first_look.as_ref().map(|detector| detector.info.name.as_str()),
         embedder = embedder.name,
         scorer = scoring.as_ref().map(|(_, info)| info.name.as_str()),
-        seconds = began.elapsed().as_secs_f64(),
+        seconds = started_at.elapsed().as_secs_f64(),
         "inference engine ready"
     );
     Ok(Inner {
@@ -115,13 +115,13 @@ fn load(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
         scoring,
         report,
         images: images.devices,
-        detects_frames,
+        draws_canvases_on_device,
         force_gpu_only: config.force_gpu_only,
     })
 }
 
 /// Returns a value that the manifest must define for a model of this kind.
-fn required<T>(file: &ModelFile, name: &str, value: Option<T>) -> Result<T, StartError> {
+fn require<T>(file: &ModelFile, name: &str, value: Option<T>) -> Result<T, StartError> {
     let missing =
         || StartError::Model { model: file.file.clone(), reason: format!("the manifest lacks {name}") };
     value.ok_or_else(missing)
@@ -159,20 +159,20 @@ fn describe_metrics() {
 }
 
 /// Returns the file of the detector of first looks, if this detector saves time. It saves time only
-/// on the CPU, where a small canvas costs less than a large one. `report` is the report of the
-/// detector of faces.
+/// on the CPU, where the time of a run depends on the size of the canvas. `report` is the report of
+/// the detector of faces.
 fn first_look_file<'a>(
     config: &Config,
     pack: &'a ResolvedPack,
     report: &OperationReport,
 ) -> Option<&'a ModelFile> {
-    let on_the_cpu = !report.gpu_requested && report.effective == Provider::Cpu.name();
+    let runs_on_cpu = !report.gpu_requested && report.effective == Provider::Cpu.name();
     let trims_canvas = config.detection_canvas == DetectionCanvas::Auto;
-    pack.pack.first_look().filter(|_| on_the_cpu && trims_canvas)
+    pack.pack.first_look().filter(|_| runs_on_cpu && trims_canvas)
 }
 
-/// Describes a detector that has started.
-fn loaded(
+/// Adds the description of a started detector.
+fn describe_detector(
     config: &Config,
     file: &ModelFile,
     started: Started<DetectorModel>,
@@ -180,10 +180,10 @@ fn loaded(
     let info = DetectorInfo {
         name: file.stem().to_owned(),
         sha256: file.sha256.to_ascii_lowercase(),
-        min_score: required(file, "min_score", file.min_score)?,
-        nms_iou: required(file, "nms_iou", file.nms_iou)?,
+        min_score: require(file, "min_score", file.min_score)?,
+        nms_iou: require(file, "nms_iou", file.nms_iou)?,
         fixed_size: started.batcher.model().fixed_size(),
-        landmarks: started.batcher.model().landmarks(),
+        landmarks: started.batcher.model().has_landmarks(),
     };
     let trims_canvases = config.detection_canvas == DetectionCanvas::Auto
         && info.fixed_size.is_none()
@@ -192,7 +192,7 @@ fn loaded(
 }
 
 /// Returns the session as a backend, without preparation.
-fn without_preparation<M: Model>(_: &M, trial: Trial, _: usize) -> Box<dyn Backend> {
+fn session_backend<M: Model>(_: &M, trial: Trial, _: usize) -> Box<dyn Backend> {
     Box::new(trial.session)
 }
 
@@ -200,8 +200,8 @@ fn without_preparation<M: Model>(_: &M, trial: Trial, _: usize) -> Box<dyn Backe
 /// device of the image statistics.
 fn add_quality_model_device(report: &mut OperationReport, model: &OperationReport, name: &str) {
     if report.effective != model.effective {
-        let why = model.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-        report.add_reason(format!("{name} runs on {}{why}", model.effective));
+        let reason = model.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+        report.add_reason(format!("{name} runs on {}{reason}", model.effective));
     }
 }
 
@@ -209,14 +209,13 @@ fn add_quality_model_device(report: &mut OperationReport, model: &OperationRepor
 struct Started<M: Model> {
     batcher: Batcher<M>,
     report: OperationReport,
-    loads: Vec<LoadedModel>,
+    loaded_models: Vec<LoadedModel>,
     /// Whether all its devices take images.
-    takes_images: bool,
+    accepts_images: bool,
 }
 
-/// Places one model and starts its threads. `make_backend` turns a session on a device into a
-/// backend; it may add preparation. `reference` is the CPU session that `candidate` was loaded
-/// with.
+/// Places one model and starts its threads. `make_backend` converts a session on a device to a
+/// backend and may add preparation. `reference` is the CPU session of `candidate`.
 fn start_batcher<M: Model>(
     attempts: &Attempts<'_>,
     mut candidate: CandidateModel<'_, M>,
@@ -224,26 +223,26 @@ fn start_batcher<M: Model>(
     make_backend: impl Fn(&M, Trial, usize) -> Box<dyn Backend>,
 ) -> Result<Started<M>, StartError> {
     let (config, model) = (candidate.config, candidate.file.file.clone());
-    let mut report = on_the_cpu(config, candidate.model.operation());
-    let PlacedModel { devices, max_batch, loads } =
+    let mut report = initial_report(config, candidate.model.operation());
+    let PlacedModel { devices, max_batch, loaded_models } =
         place(attempts, &mut candidate, reference, &mut report, make_backend)?;
-    let takes_images = devices.iter().all(|device| device.primary.takes_images());
+    let accepts_images = devices.iter().all(|device| device.primary.accepts_images());
     let limits = Limits {
         queue_capacity: config.queue_capacity,
         max_batch,
         max_delay: config.batch_max_delay,
         // A backend that takes images writes the tensors on the device.
-        prefetch: report.effective != Provider::Cpu.name() && !takes_images,
+        prefetch: report.effective != Provider::Cpu.name() && !accepts_images,
     };
     let batcher = Batcher::start(candidate.model, devices, limits)
         .map_err(|e| StartError::Model { model, reason: format!("cannot start its threads: {e}") })?;
-    Ok(Started { batcher, report, loads, takes_images })
+    Ok(Started { batcher, report, loaded_models, accepts_images })
 }
 
 struct PlacedModel {
     devices: Vec<Device>,
     max_batch: usize,
-    loads: Vec<LoadedModel>,
+    loaded_models: Vec<LoadedModel>,
 }
 
 /// Places the model on the devices that its operation requests, or on the CPU.
@@ -254,18 +253,19 @@ fn place<M: Model>(
     report: &mut OperationReport,
     make_backend: impl Fn(&M, Trial, usize) -> Box<dyn Backend>,
 ) -> Result<PlacedModel, StartError> {
-    let began = Instant::now();
+    let started_at = Instant::now();
     let model = &candidate.file.file;
-    let failed = |reason: String| StartError::Model { model: model.clone(), reason };
+    let to_error = |reason: String| StartError::Model { model: model.clone(), reason };
     if report.gpu_requested {
         match try_providers(attempts, candidate, &mut reference) {
             Ok(trials) => {
-                return place_on_devices(candidate, reference, report, trials, make_backend).map_err(failed);
+                return place_on_devices(candidate, reference, report, trials, make_backend)
+                    .map_err(to_error);
             }
             Err(refusal) => attempts.fallbacks.handle_refusal(report, &refusal)?,
         }
     }
-    place_on_cpu(attempts, candidate, reference, report, began).map_err(failed)
+    place_on_cpu(attempts, candidate, reference, report, started_at).map_err(to_error)
 }
 
 fn place_on_devices<M: Model>(
@@ -279,14 +279,14 @@ fn place_on_devices<M: Model>(
     let max_batch = trials.iter().map(|trial| trial.load.max_batch).min().unwrap_or(1);
     for trial in &mut trials {
         trial.session.release_batches_above(max_batch);
-        (trial.load.sessions, trial.load.max_batch) = (trial.session.sessions(), max_batch);
+        (trial.load.sessions, trial.load.max_batch) = (trial.session.session_count(), max_batch);
     }
-    let loads = trials.iter().map(|trial| trial.load.clone()).collect();
+    let loaded_models = trials.iter().map(|trial| trial.load.clone()).collect();
     let backends: Vec<_> =
         trials.into_iter().map(|trial| make_backend(&candidate.model, trial, max_batch)).collect();
     let labels: Vec<&str> = backends.iter().map(|backend| backend.device()).collect();
     report.effective = labels.join(",");
-    Ok(PlacedModel { devices: with_fallbacks(candidate, backends, reference)?, max_batch, loads })
+    Ok(PlacedModel { devices: with_fallbacks(candidate, backends, reference)?, max_batch, loaded_models })
 }
 
 fn place_on_cpu<M: Model>(
@@ -294,12 +294,12 @@ fn place_on_cpu<M: Model>(
     candidate: &CandidateModel<'_, M>,
     reference: OnnxModel,
     report: &mut OperationReport,
-    began: Instant,
+    started_at: Instant,
 ) -> Result<PlacedModel, String> {
     let (config, operation) = (candidate.config, candidate.model.operation());
     let sessions = cpu_sessions(config);
-    let (mut first, mut placement) = (reference, cpu(config));
-    if let Some(selected) = cpu_backend(config, operation, candidate.file) {
+    let (mut first, mut placement) = (reference, cpu_placement(config));
+    if let Some(selected) = selected_placement(config, operation, candidate.file) {
         let loaded = check_cpu_backend(candidate.runtime, &selected).and_then(|()| {
             candidate.cpu_session(&selected).map_err(|text| diagnose(selected.provider, 0, &text))
         });
@@ -310,20 +310,20 @@ fn place_on_cpu<M: Model>(
                     Provider::Cpu => selected.precision.name(),
                     provider => provider.name(),
                 };
-                attempts.fallbacks.record(report, name, &reason.into(), BY_ONNX_RUNTIME);
+                attempts.fallbacks.record(report, name, &reason.into(), CPU_BACKEND_UNUSABLE);
             }
         }
     }
-    let devices = more_sessions(candidate, first, sessions, &placement)?;
+    let devices = load_sessions(candidate, first, sessions, &placement)?;
     let devices = devices.into_iter().map(|d| Device { primary: Box::new(d), fallback: None }).collect();
     let (file, bytes) = (candidate.file.file.as_str(), candidate.forms.general.len());
-    let load = Loading { operation, file, bytes, sessions, max_batch: 1, began, before: None };
-    Ok(PlacedModel { devices, max_batch: 1, loads: vec![load.finish(&placement)] })
+    let load = Loading { operation, file, bytes, sessions, max_batch: 1, started_at, before: None };
+    Ok(PlacedModel { devices, max_batch: 1, loaded_models: vec![load.finish(&placement)] })
 }
 
 /// Warning for operations that cannot use the backend that `CPU_BACKEND` selects. The start does
-/// not fail, because the operations run on the CPU, as requested.
-const BY_ONNX_RUNTIME: &str =
+/// not fail, because the operations still run on the CPU.
+const CPU_BACKEND_UNUSABLE: &str =
     "what CPU_BACKEND selects is not usable for these operations; ONNX Runtime computes them in FP32";
 
 /// Loads sessions in parallel until there are `count` sessions, including `first`.
@@ -334,7 +334,7 @@ const BY_ONNX_RUNTIME: &str =
 /// container of prepacked weights, and additionally with every weight as a shared initialiser.
 /// MobileFaceNet takes 8.4, 8.4 and 7.9 MB. YuNet takes 17.7 MB and SCRFD 2.5G 46.4 MB in all three
 /// cases; most of this memory is activations.
-fn more_sessions<M: Model>(
+fn load_sessions<M: Model>(
     candidate: &CandidateModel<'_, M>,
     first: OnnxModel,
     count: usize,
@@ -354,7 +354,7 @@ fn cpu_sessions(config: &Config) -> usize {
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     match config.cpu_sessions {
         0 => (cores() / config.cpu_session_threads.max(1)).max(1),
-        chosen => chosen,
+        configured => configured,
     }
 }
 
@@ -364,12 +364,12 @@ fn try_providers<M: Model>(
     candidate: &mut CandidateModel<'_, M>,
     reference: &mut OnnxModel,
 ) -> Result<Vec<Trial>, Refusal> {
-    let mut batches = false;
+    let mut are_batches_allowed = false;
     attempts.first_that_works(|provider, id| {
-        if !std::mem::replace(&mut batches, true) {
+        if !std::mem::replace(&mut are_batches_allowed, true) {
             candidate.allow_batches(reference);
         }
-        candidate.try_on(provider, id, false).map_err(|text| diagnose(provider, id, &text))
+        candidate.load_and_compare(provider, id, false).map_err(|text| diagnose(provider, id, &text))
     })
 }
 
@@ -379,11 +379,11 @@ fn with_fallbacks<M: Model>(
     backends: Vec<Box<dyn Backend>>,
     reference: OnnxModel,
 ) -> Result<Vec<Device>, String> {
-    let mut spare = Some(reference);
+    let mut unused_reference = Some(reference);
     backends
         .into_iter()
         .map(|primary| {
-            let fallback = match (candidate.config.force_gpu_only, spare.take()) {
+            let fallback = match (candidate.config.force_gpu_only, unused_reference.take()) {
                 (true, _) => None,
                 (false, Some(reference)) => Some(reference),
                 (false, None) => Some(candidate.reference_session()?),
@@ -420,48 +420,47 @@ pub struct BuiltEngine {
 /// [`StartError::Library`] or [`StartError::Model`].
 pub fn build_engines(config: &Config, pack: &ResolvedPack) -> Result<Vec<BuiltEngine>, StartError> {
     let runtime = Runtime::load(config.dylib_path.as_deref())?;
-    // Checked before the models are read, because a missing TensorRT is the most frequent failure.
-    available(config, &runtime).map_err(|reason| StartError::NoTensorrt { reason })?;
+    // A missing TensorRT is the most frequent failure, so it is checked before the models are read.
+    check_tensorrt(config, &runtime).map_err(|reason| StartError::NoTensorrt { reason })?;
     let models = CandidateLoader { config, runtime: &runtime, pack };
     let (candidate, reference) = models.detector()?;
-    let mut built = build(candidate, reference)?;
+    let mut built = build_on_devices(candidate, reference)?;
     let (candidate, reference) = models.embedder()?;
-    built.extend(build(candidate, reference)?);
+    built.extend(build_on_devices(candidate, reference)?);
     if let Some((candidate, reference)) = models.scorer().transpose()? {
-        built.extend(build(candidate, reference)?);
+        built.extend(build_on_devices(candidate, reference)?);
     }
     Ok(built)
 }
 
-fn available(config: &Config, runtime: &Runtime) -> Result<(), String> {
+fn check_tensorrt(config: &Config, runtime: &Runtime) -> Result<(), String> {
     let provider = Provider::Tensorrt;
-    if let Some(reason) = Unavailable::absence(provider, runtime.path()) {
+    if let Some(reason) = Unavailable::check(provider, runtime.path()) {
         return Err(reason.to_string());
     }
     let Some(&first) = config.device_ids.first() else { return Err("no device id is given".to_owned()) };
     runtime.preload_libraries(provider);
-    runtime.quietly(|| load_library(runtime, provider, first)).map_err(|error| {
+    runtime.suppress_library_errors(|| load_library(runtime, provider, first)).map_err(|error| {
         let reason = diagnose(provider, first, &error.to_string());
         tracing::debug!(provider = provider.name(), detail = reason.detail, "provider not usable");
         reason.to_string()
     })
 }
 
-fn build<M: Model>(
+fn build_on_devices<M: Model>(
     mut candidate: CandidateModel<'_, M>,
     mut reference: OnnxModel,
 ) -> Result<Vec<BuiltEngine>, StartError> {
     candidate.allow_batches(&mut reference);
     let file = &candidate.file.file;
     let build_on_device = |id: &u32| {
-        let trial = candidate.try_on(Provider::Tensorrt, *id, false).map_err(|reason| StartError::Model {
-            model: file.clone(),
-            reason: format!("on tensorrt:{id}: {reason}"),
+        let trial = candidate.load_and_compare(Provider::Tensorrt, *id, false).map_err(|reason| {
+            StartError::Model { model: file.clone(), reason: format!("on tensorrt:{id}: {reason}") }
         })?;
         let engine = trial.placement.tensorrt.ok_or_else(|| StartError::NoTensorrt {
             reason: "the session was made without an engine".to_owned(),
         })?;
-        let (files, bytes): (Vec<_>, Vec<_>) = engine.engines().into_iter().unzip();
+        let (files, bytes): (Vec<_>, Vec<_>) = engine.engine_files().into_iter().unzip();
         Ok(BuiltEngine {
             operation: trial.load.operation,
             file: file.clone(),

@@ -1,8 +1,8 @@
 //! The engine: loads the models of a pack once and serves all callers.
 //!
-//! A start goes through three steps. `resolve` names the providers to try for each operation.
-//! `prove` (models) and `images` (image operations) load a candidate on a device, and `compare`
-//! compares its results with the CPU's. `load` starts the queues of what works. After the start,
+//! A start has three steps. `resolve` selects the providers to try for each operation. `prove`
+//! (models) and `images` (image operations) load a candidate on a device, and `compare` compares
+//! its results with the CPU's. `load` starts the queues of the usable candidates. After the start,
 //! `run` serves requests. The module `batcher` forms batches.
 mod compare;
 mod images;
@@ -13,6 +13,8 @@ mod run;
 mod selftest;
 
 pub use load::{BuiltEngine, build_engines};
-pub use resolve::{DeviceFailure, VIDEO_DECODING, VideoPlacement, no_video_decoding, place_video_decoding};
+pub use resolve::{
+    DeviceFailure, VIDEO_DECODING, VideoPlacement, missing_ffmpeg_report, place_video_decoding,
+};
 pub use run::{Detector, DetectorInfo, EmbedderInfo, Engine, ScorerInfo};
 pub use selftest::{DeviceTest, SelfTest, TestResult, self_test};

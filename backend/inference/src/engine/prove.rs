@@ -1,11 +1,11 @@
-//! Proves that a model computes on a device what it computes on the CPU. A [`CandidateModel`] is
-//! loaded, warmed up and compared here. `resolve` chooses the devices to try, and `images` does the
-//! same for image operations.
+//! Checks that a model returns the same results on a device as on the CPU. This module loads a
+//! [`CandidateModel`], warms it up and compares the results. `resolve` selects the devices to try,
+//! and `images` checks image operations.
 use super::compare::{BF16_TOLERANCE, INT8_TOLERANCE, Sample, TOLERANCE, compare_outputs, median_seconds};
-use super::resolve::{cpu, placement};
+use super::resolve::{cpu_placement, placement};
 use crate::backend::{OnnxModel, Placement, load_library};
-use crate::batcher::buckets;
-use crate::drawing::portrait;
+use crate::batcher::batch_sizes;
+use crate::drawing::draw_portrait;
 use crate::ep::Provider;
 use crate::manifest::{ModelFile, ModelKind};
 use crate::models::{DetectionRequest, DetectorModel, EmbedderModel, Model, QualityModel};
@@ -14,7 +14,7 @@ use crate::report::{BatchRun, LoadedModel, Loading};
 use crate::runtime::Runtime;
 use crate::tensorrt::{EngineOptions, EngineSource, Profile, library_version};
 use crate::unavailable::{Unavailable, is_out_of_memory};
-use crate::{Config, Precision, ResolvedPack, StandIn, StartError, devices};
+use crate::{Config, FakeGpu, Precision, ResolvedPack, StartError, devices};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,11 +33,11 @@ pub(super) struct CandidateModel<'a, M: Model> {
     other_samples: Vec<(Sample<M>, Vec<Vec<f32>>)>,
     input_name: String,
     /// Whether the model accepts canvases of other sizes than the sample's.
-    any_size: bool,
-    /// The model with a free batch axis, if the file's axis is fixed.
-    batched: Option<Bytes>,
+    accepts_any_size: bool,
+    /// The model with a dynamic batch axis, if the file's axis is fixed.
+    dynamic_batch_model: Option<Bytes>,
     /// Maximum number of items in one run.
-    batch: usize,
+    max_batch: usize,
 }
 
 /// A model on a device, whose results agree with the CPU's.
@@ -50,8 +50,8 @@ pub(super) struct Trial {
     pub(super) runs: Vec<BatchRun>,
 }
 
-/// A candidate with the CPU session that it was loaded with.
-type Loaded<'a, M> = Result<(CandidateModel<'a, M>, OnnxModel), StartError>;
+/// A candidate with its CPU session.
+type LoadedCandidate<'a, M> = Result<(CandidateModel<'a, M>, OnnxModel), StartError>;
 
 /// Loads the models of a pack as candidates.
 pub(super) struct CandidateLoader<'a> {
@@ -61,31 +61,32 @@ pub(super) struct CandidateLoader<'a> {
 }
 
 impl<'a> CandidateLoader<'a> {
-    pub(super) fn detector(&self) -> Loaded<'a, DetectorModel> {
-        self.detector_in(self.file_of(ModelKind::Detector, "detector")?)
+    pub(super) fn detector(&self) -> LoadedCandidate<'a, DetectorModel> {
+        self.detector_from_file(self.file_of(ModelKind::Detector, "detector")?)
     }
 
-    pub(super) fn detector_in(&self, file: &'a ModelFile) -> Loaded<'a, DetectorModel> {
+    pub(super) fn detector_from_file(&self, file: &'a ModelFile) -> LoadedCandidate<'a, DetectorModel> {
         let on_canvas = |(width, height)| {
             let letterbox = Letterbox::identity((width, height));
-            DetectionRequest { frame: portrait(width, height).into(), letterbox, min_score: 0.5 }
+            DetectionRequest { frame: draw_portrait(width, height).into(), letterbox, min_score: 0.5 }
         };
         let samples = |model: &DetectorModel| {
-            let most_frequent = canvas(self.config, model);
+            let most_frequent = most_frequent_canvas(self.config, model);
             let second = self.config.second_canvas.map(|side| (side, side));
-            let second = second.filter(|second| *second != most_frequent && model.check(*second).is_ok());
+            let second =
+                second.filter(|second| *second != most_frequent && model.check_canvas(*second).is_ok());
             (on_canvas(most_frequent), second.map(on_canvas).into_iter().collect())
         };
         self.load(file, DetectorModel::new, samples)
     }
 
-    pub(super) fn embedder(&self) -> Loaded<'a, EmbedderModel> {
+    pub(super) fn embedder(&self) -> LoadedCandidate<'a, EmbedderModel> {
         let file = self.file_of(ModelKind::Embedder, "embedder")?;
         self.load(file, EmbedderModel::new, |_| (sample_chip(), Vec::new()))
     }
 
     /// Loads the pack's learned quality score; returns `None` if it has none.
-    pub(super) fn scorer(&self) -> Option<Loaded<'a, QualityModel>> {
+    pub(super) fn scorer(&self) -> Option<LoadedCandidate<'a, QualityModel>> {
         let file = self.pack.pack.file(ModelKind::Quality)?;
         Some(self.load(file, QualityModel::new, |_| (sample_chip(), Vec::new())))
     }
@@ -101,27 +102,27 @@ impl<'a> CandidateLoader<'a> {
     fn load<M: Model>(
         &self,
         file: &'a ModelFile,
-        describe: impl Fn(&ModelFile, [Option<usize>; 4], usize) -> Result<M, String>,
+        new_model: impl Fn(&ModelFile, [Option<usize>; 4], usize) -> Result<M, String>,
         samples: impl Fn(&M) -> (M::Input, Vec<M::Input>),
-    ) -> Loaded<'a, M> {
+    ) -> LoadedCandidate<'a, M> {
         let Self { config, runtime, pack } = *self;
-        let failed = |reason: String| StartError::Model { model: file.file.clone(), reason };
-        let forms = pack.read(file).and_then(|bytes| ModelForms::from_file(file, bytes)).map_err(failed)?;
-        let mut reference = OnnxModel::load(runtime, &forms.cpu, &cpu(config)).map_err(failed)?;
-        let model = describe(file, reference.input(), reference.outputs()).map_err(failed)?;
+        let to_error = |reason: String| StartError::Model { model: file.file.clone(), reason };
+        let forms = pack.read(file).and_then(|bytes| ModelForms::from_file(file, bytes)).map_err(to_error)?;
+        let mut reference = OnnxModel::load(runtime, &forms.cpu, &cpu_placement(config)).map_err(to_error)?;
+        let model = new_model(file, reference.input_shape(), reference.output_count()).map_err(to_error)?;
         let (sample, other_samples) = samples(&model);
         let sample = Sample::new(&model, sample);
         // The first run on the CPU warms up this session and verifies that the outputs can be read.
-        // The outputs of other devices are compared with its outputs.
-        let expected = sample.run(&model, &mut reference, 1).map_err(failed)?;
+        // Its outputs are the reference for other devices.
+        let expected = sample.run(&model, &mut reference, 1).map_err(to_error)?;
         let other_samples = other_samples.into_iter().map(|other| {
             let sample = Sample::new(&model, other);
             let expected = sample.run(&model, &mut reference, 1)?;
             Ok((sample, expected))
         });
-        let other_samples = other_samples.collect::<Result<_, _>>().map_err(failed)?;
+        let other_samples = other_samples.collect::<Result<_, _>>().map_err(to_error)?;
         let input_name = reference.input_name().to_owned();
-        let any_size = reference.input()[2].is_none();
+        let accepts_any_size = reference.input_shape()[2].is_none();
         let candidate = CandidateModel {
             config,
             runtime,
@@ -132,72 +133,77 @@ impl<'a> CandidateLoader<'a> {
             expected,
             other_samples,
             input_name,
-            any_size,
-            batched: None,
-            batch: 1,
+            accepts_any_size,
+            dynamic_batch_model: None,
+            max_batch: 1,
         };
         Ok((candidate, reference))
     }
 }
 
 /// Returns the width and height of the detector's most frequent canvas.
-pub(super) fn canvas(config: &Config, model: &DetectorModel) -> (u32, u32) {
+pub(super) fn most_frequent_canvas(config: &Config, model: &DetectorModel) -> (u32, u32) {
     model.fixed_size().unwrap_or((config.detection_size, config.detection_size))
 }
 
 fn sample_chip() -> Arc<Frame> {
-    portrait(vision::CHIP, vision::CHIP).into()
+    draw_portrait(vision::CHIP_SIDE, vision::CHIP_SIDE).into()
 }
 
 impl<M: Model> CandidateModel<'_, M> {
-    /// Allows batches on devices. A fixed batch axis is made free. A run on the CPU must then
+    /// Allows batches on devices. A fixed batch axis is made dynamic. A run on the CPU must then
     /// produce the same result for every item of a batch as for the item alone.
     pub(super) fn allow_batches(&mut self, reference: &mut OnnxModel) {
         let max_batch = self.config.gpu_batch_size.max(1);
-        if reference.input()[0].is_none() || max_batch == 1 {
-            self.batch = max_batch;
+        if reference.input_shape()[0].is_none() || max_batch == 1 {
+            self.max_batch = max_batch;
             return;
         }
-        match self.free_batch_axis(reference) {
+        match self.make_batch_axis_dynamic(reference) {
             Ok(bytes) => {
-                tracing::info!(file = self.file.file, "freed the model's fixed batch axis");
-                self.batched = Some(bytes);
-                self.batch = max_batch;
+                tracing::info!(file = self.file.file, "made the model's fixed batch axis dynamic");
+                self.dynamic_batch_model = Some(bytes);
+                self.max_batch = max_batch;
             }
             Err(reason) => {
                 tracing::warn!(
                     file = self.file.file,
                     reason,
-                    "batch axis cannot be freed; the model runs one item at a time"
+                    "batch axis cannot be made dynamic; the model runs one item at a time"
                 );
             }
         }
     }
 
-    fn free_batch_axis(&self, reference: &mut OnnxModel) -> Result<Bytes, String> {
-        let bytes = self.forms.batched()?;
-        let mut batched = OnnxModel::load(self.runtime, &bytes, &cpu(self.config))?;
+    fn make_batch_axis_dynamic(&self, reference: &mut OnnxModel) -> Result<Bytes, String> {
+        let bytes = self.forms.with_dynamic_batch_axis()?;
+        let mut batched = OnnxModel::load(self.runtime, &bytes, &cpu_placement(self.config))?;
         self.sample.check_batch_independence(&self.model, reference, &mut batched)?;
         Ok(bytes)
     }
 
     fn device_bytes(&self) -> &[u8] {
-        self.batched.as_ref().unwrap_or(&self.forms.general)
+        self.dynamic_batch_model.as_ref().unwrap_or(&self.forms.general)
     }
 
     /// Loads the model on one device, runs every shape, and compares the results with the CPU's. If
     /// a batch size does not fit in the device's memory, only smaller sizes are used. With
-    /// `measure`, it runs only the smallest and the largest size, and repeats them to measure their
+    /// `measure`, runs only the smallest and the largest size, and repeats them to measure their
     /// steady time. Fails with the reason if the model cannot be loaded or run, or the results
-    /// differ; with `measure`, also if the largest size does not fit in the device's memory.
-    pub(super) fn try_on(&self, provider: Provider, device_id: u32, measure: bool) -> Result<Trial, String> {
+    /// differ. With `measure`, also fails if the largest size does not fit in the device's memory.
+    pub(super) fn load_and_compare(
+        &self,
+        provider: Provider,
+        device_id: u32,
+        measure: bool,
+    ) -> Result<Trial, String> {
         let loading = Loading {
             operation: self.model.operation(),
             file: &self.file.file,
             bytes: self.device_bytes().len(),
             sessions: 1,
             max_batch: 1,
-            began: Instant::now(),
+            started_at: Instant::now(),
             before: devices::find(provider, device_id),
         };
         let mut placement = self.placement(provider, device_id);
@@ -207,24 +213,24 @@ impl<M: Model> CandidateModel<'_, M> {
         let (mut session, session_seconds, mut runs) = self.run_on(&placement, measure)?;
         let max_batch = runs.last().map_or(1, |run| run.batch);
         if let Some(engine) = &placement.tensorrt {
-            session = session.limited_to(engine.profile.clone(), self.cuda_fallback(device_id)?);
+            session = session.with_profile(engine.profile.clone(), self.cuda_fallback(device_id)?);
         }
-        let load = Loading { sessions: session.sessions(), max_batch, ..loading }.finish(&placement);
+        let load = Loading { sessions: session.session_count(), max_batch, ..loading }.finish(&placement);
         for run in runs.iter_mut().filter(|_| measure) {
-            let sample = || self.sample.run(&self.model, &mut session, run.batch).map(drop);
-            run.steady_seconds = Some(median_seconds(sample)?);
+            let run_sample = || self.sample.run(&self.model, &mut session, run.batch).map(drop);
+            run.steady_seconds = Some(median_seconds(run_sample)?);
         }
         Ok(Trial { session, session_seconds, load, placement, runs })
     }
 
-    /// Loads the model at `placement` and runs it ([`Self::runs`]). Also returns the seconds for
-    /// loading.
+    /// Loads the model at `placement` and runs it ([`Self::run_sizes`]). Also returns the seconds
+    /// for loading.
     fn run_on(
         &self,
         placement: &Placement,
         measure: bool,
     ) -> Result<(OnnxModel, f64, Vec<BatchRun>), String> {
-        let shapes = self.own_shapes(placement);
+        let shapes = self.shapes_with_own_session(placement);
         match self.load_and_run(placement, &shapes, measure) {
             Err(reason) if !shapes.is_empty() && !measure && is_out_of_memory(&reason) => {
                 let (file, device) = (&self.file.file, placement.label());
@@ -241,28 +247,29 @@ impl<M: Model> CandidateModel<'_, M> {
         }
     }
 
-    /// [`Self::run_on`], with sessions of their own for `shapes`.
+    /// Works like [`Self::run_on`], with a separate session for each of `shapes`.
     fn load_and_run(
         &self,
         placement: &Placement,
         shapes: &[[usize; 4]],
         measure: bool,
     ) -> Result<(OnnxModel, f64, Vec<BatchRun>), String> {
-        let began = Instant::now();
+        let started_at = Instant::now();
         let bytes = self.device_bytes();
-        let mut session = OnnxModel::load_for_shapes(self.runtime, bytes, placement, shapes, self.any_size)?;
-        let seconds = began.elapsed().as_secs_f64();
-        let runs = self.runs(&mut session, placement, measure)?;
+        let mut session =
+            OnnxModel::load_for_shapes(self.runtime, bytes, placement, shapes, self.accepts_any_size)?;
+        let seconds = started_at.elapsed().as_secs_f64();
+        let runs = self.run_sizes(&mut session, placement, measure)?;
         Ok((session, seconds, runs))
     }
 
-    /// Returns whether each frequent shape has a session of its own at `placement`.
+    /// Returns whether each frequent shape has a separate session at `placement`.
     fn has_own_sessions(&self, placement: &Placement) -> bool {
-        placement.provider.prepares_one_shape() || self.config.stand_in != StandIn::None
+        placement.provider.prepares_one_shape() || self.config.fake_gpu != FakeGpu::None
     }
 
-    /// Returns the shapes that have sessions of their own at `placement`.
-    fn own_shapes(&self, placement: &Placement) -> Vec<[usize; 4]> {
+    /// Returns the shapes that have separate sessions at `placement`.
+    fn shapes_with_own_session(&self, placement: &Placement) -> Vec<[usize; 4]> {
         if !self.has_own_sessions(placement) {
             return Vec::new();
         }
@@ -279,14 +286,14 @@ impl<M: Model> CandidateModel<'_, M> {
     }
 
     fn engine_options(&self, device_id: u32, loading: &Loading<'_>) -> Result<EngineOptions, String> {
-        // The library is loaded first, so that a missing TensorRT is reported clearly.
+        // The library is loaded first, because its error for a missing TensorRT is clear.
         load_library(self.runtime, Provider::Tensorrt, device_id).map_err(|e| e.to_string())?;
         let tensorrt_version = library_version();
         let mode = self.config.performance_mode;
         let source = EngineSource {
             file: self.file,
             bytes: self.device_bytes(),
-            profile: Profile::new(&self.input_name, self.sample.shape(), self.batch, mode),
+            profile: Profile::new(&self.input_name, self.sample.shape(), self.max_batch, mode),
             runtime_version: self.runtime.version(),
             tensorrt_version: &tensorrt_version,
             gpu: loading.before.as_ref(),
@@ -305,7 +312,7 @@ impl<M: Model> CandidateModel<'_, M> {
     /// Returns a CUDA session for canvases for which the engine was not built. Returns `None` if no
     /// such session is needed or CUDA is not available.
     fn cuda_fallback(&self, device_id: u32) -> Result<Option<OnnxModel>, String> {
-        if !self.any_size || Unavailable::absence(Provider::Cuda, self.runtime.path()).is_some() {
+        if !self.accepts_any_size || Unavailable::check(Provider::Cuda, self.runtime.path()).is_some() {
             return Ok(None);
         }
         let placement = self.placement(Provider::Cuda, device_id);
@@ -314,7 +321,7 @@ impl<M: Model> CandidateModel<'_, M> {
 
     /// Loads another session like the reference session.
     pub(super) fn reference_session(&self) -> Result<OnnxModel, String> {
-        OnnxModel::load(self.runtime, &self.forms.cpu, &cpu(self.config))
+        OnnxModel::load(self.runtime, &self.forms.cpu, &cpu_placement(self.config))
     }
 
     /// Loads a session on the CPU and compares its first run with that of the reference session.
@@ -333,10 +340,10 @@ impl<M: Model> CandidateModel<'_, M> {
         }
     }
 
-    /// Returns all batch sizes; with `extremes` only the smallest and the largest.
-    fn sizes(&self, extremes: bool) -> Vec<usize> {
-        match (extremes, self.batch) {
-            (false, max_batch) => buckets(max_batch),
+    /// Returns all batch sizes; with `only_extremes`, the smallest and the largest.
+    fn sizes(&self, only_extremes: bool) -> Vec<usize> {
+        match (only_extremes, self.max_batch) {
+            (false, max_batch) => batch_sizes(max_batch),
             (true, 1) => vec![1],
             (true, max_batch) => vec![1, max_batch],
         }
@@ -345,14 +352,14 @@ impl<M: Model> CandidateModel<'_, M> {
     /// Runs each shape, the smallest batch size first, and compares the results with the CPU's. If
     /// the device does not have enough memory for a batch size, this size and larger ones are not
     /// used; with `measure`, this is an error. Returns the runs of the most frequent shape.
-    fn runs(
+    fn run_sizes(
         &self,
         session: &mut OnnxModel,
         placement: &Placement,
         measure: bool,
     ) -> Result<Vec<BatchRun>, String> {
         let run = |batch| self.run_shapes(session, placement, batch);
-        let (runs, reason) = sizes_that_fit(&self.sizes(measure), run)?;
+        let (runs, reason) = run_sizes_that_fit(&self.sizes(measure), run)?;
         if let Some(reason) = reason {
             if measure {
                 return Err(reason);
@@ -367,8 +374,7 @@ impl<M: Model> CandidateModel<'_, M> {
 
     /// Runs the samples with one batch size, on a device also a second time, and compares all
     /// results with the CPU's. Returns the duration of the first run and the largest difference,
-    /// both of the most frequent shape. Other shapes run only if they have sessions of their own.
-    /// TensorRT has none for them, and a CPU needs none.
+    /// both of the most frequent shape. Other shapes run only if they have separate sessions.
     fn run_shapes(
         &self,
         session: &mut OnnxModel,
@@ -380,20 +386,20 @@ impl<M: Model> CandidateModel<'_, M> {
             Precision::Bf16 => BF16_TOLERANCE,
             Precision::Int8 => INT8_TOLERANCE,
         };
-        let own_sessions = self.has_own_sessions(placement);
+        let has_own_sessions = self.has_own_sessions(placement);
         let mut run = |sample: &Sample<M>, expected: &[Vec<f32>]| {
-            let began = Instant::now();
+            let started_at = Instant::now();
             let first = sample.run(&self.model, session, batch)?;
-            let seconds = began.elapsed().as_secs_f64();
+            let seconds = started_at.elapsed().as_secs_f64();
             let mut difference = compare_outputs(expected, &first, batch, tolerance)?;
-            if own_sessions || !placement.provider.on_cpu() {
+            if has_own_sessions || !placement.provider.runs_on_cpu() {
                 let later = sample.run_again(&self.model, session, batch)?;
                 difference = compare_outputs(expected, &later, batch, tolerance)?.max(difference);
             }
             Ok::<_, String>((seconds, difference))
         };
         let (first_seconds, difference) = run(&self.sample, &self.expected)?;
-        for (sample, expected) in self.other_samples.iter().filter(|_| own_sessions) {
+        for (sample, expected) in self.other_samples.iter().filter(|_| has_own_sessions) {
             run(sample, expected)?;
         }
         Ok(BatchRun { batch, first_seconds, steady_seconds: None, difference })
@@ -403,7 +409,7 @@ impl<M: Model> CandidateModel<'_, M> {
 /// Runs batches of `sizes`, the smallest size first, until the device does not have enough memory.
 /// Returns the runs, and the reason if there was too little memory for the next size. Fails with
 /// the reason if the first size fails, or if a run fails for another reason.
-fn sizes_that_fit(
+fn run_sizes_that_fit(
     sizes: &[usize],
     mut run: impl FnMut(usize) -> Result<BatchRun, String>,
 ) -> Result<(Vec<BatchRun>, Option<String>), String> {
@@ -426,7 +432,7 @@ mod tests {
     #[test]
     fn out_of_memory_limits_candidate_batch_sizes() {
         let run = |fails_from: usize, reason: &'static str| {
-            sizes_that_fit(&[1, 8, 32], |batch| {
+            run_sizes_that_fit(&[1, 8, 32], |batch| {
                 let run = BatchRun { batch, first_seconds: 0.1, steady_seconds: None, difference: 0.0 };
                 if batch < fails_from { Ok(run) } else { Err(reason.to_owned()) }
             })
@@ -435,7 +441,7 @@ mod tests {
         let memory = "CUDA failure 2: out of memory";
         assert_eq!(run(64, memory).unwrap(), (vec![1, 8, 32], false));
         assert_eq!(run(32, memory).unwrap(), (vec![1, 8], true));
-        assert!(run(1, memory).is_err(), "not even one item fits");
+        assert!(run(1, memory).is_err(), "one item does not fit");
         assert!(run(8, "the results disagree").is_err());
     }
 }

@@ -1,21 +1,21 @@
-//! Resolves at start which device runs each operation: the providers to try, the selection of
-//! `CPU_BACKEND`, the reasons against a device, and the fallbacks to the CPU. The attempts
-//! themselves (loading, running and comparing) are in `prove` and `images`.
+//! Selects the device of each operation at start: the providers to try, the selection of
+//! `CPU_BACKEND`, the reasons against a device, and the fallbacks to the CPU. The modules `prove`
+//! and `images` load the operations and compare their results.
 use crate::backend::Placement;
 use crate::ep::Provider;
 use crate::manifest::ModelFile;
 use crate::runtime::Runtime;
-use crate::unavailable::{DISAGREES, Refusal, Unavailable, UnavailableKind, diagnose};
-use crate::{Config, CpuBackend, Operation, OperationReport, Precision, StandIn, StartError};
+use crate::unavailable::{DIFFERS, Refusal, Unavailable, UnavailableKind, diagnose};
+use crate::{Config, CpuBackend, FakeGpu, Operation, OperationReport, Precision, StartError};
 use std::cell::RefCell;
 
 pub const VIDEO_DECODING: &str = "video_decoding";
 
 /// Returns the providers to try, best first.
 fn candidates(config: &Config) -> &'static [Provider] {
-    match config.stand_in {
-        StandIn::None => Provider::candidates(config.backend),
-        StandIn::Cpu | StandIn::Failing => &[Provider::Cpu],
+    match config.fake_gpu {
+        FakeGpu::None => Provider::candidates(config.backend),
+        FakeGpu::Cpu | FakeGpu::Failing => &[Provider::Cpu],
     }
 }
 
@@ -39,8 +39,8 @@ fn first_that_works<T>(
     Err(Refusal::from_attempts(&failures))
 }
 
-/// The failed attempts of one start. A failure that affects all operations is not repeated for each
-/// of them.
+/// The failed attempts of one start. After a failure that affects all operations, the device is not
+/// tried again for each of them.
 pub(super) struct Attempts<'a> {
     pub(super) config: &'a Config,
     pub(super) runtime: &'a Runtime,
@@ -62,7 +62,7 @@ impl<'a> Attempts<'a> {
         mut try_device: impl FnMut(Provider, u32) -> Result<T, Unavailable>,
     ) -> Result<Vec<T>, Refusal> {
         let ids = &self.config.device_ids;
-        first_that_works(self.config, |provider| match Unavailable::absence(provider, self.runtime.path()) {
+        first_that_works(self.config, |provider| match Unavailable::check(provider, self.runtime.path()) {
             Some(reason) => Err(reason),
             None if ids.is_empty() => {
                 Err(Unavailable::new(provider, UnavailableKind::Failed, "no device id is given"))
@@ -80,26 +80,26 @@ impl<'a> Attempts<'a> {
         try_device: impl FnOnce() -> Result<T, Unavailable>,
     ) -> Result<T, Unavailable> {
         let earlier_failure =
-            self.shared_failures.borrow().iter().find(|(p, at, _)| (*p, *at) == (provider, id)).cloned();
+            self.shared_failures.borrow().iter().find(|(p, d, _)| (*p, *d) == (provider, id)).cloned();
         if let Some((_, _, reason)) = earlier_failure {
             return Err(reason);
         }
         self.runtime.preload_libraries(provider);
-        self.runtime.quietly(try_device).inspect_err(|reason| {
+        self.runtime.suppress_library_errors(try_device).inspect_err(|reason| {
             tracing::debug!(
                 provider = provider.name(),
                 device = id,
                 detail = reason.detail,
                 "provider not usable"
             );
-            if reason.kind.concerns_all_operations() {
+            if reason.kind.affects_all_operations() {
                 self.shared_failures.borrow_mut().push((provider, id, reason.clone()));
             }
         })
     }
 }
 
-const ON_THE_CPU: &str = "no GPU for these operations; they run on the CPU";
+const CPU_FALLBACK_MESSAGE: &str = "no GPU for these operations; they run on the CPU";
 
 /// The operations of one start that run on the CPU instead of the requested provider.
 pub(super) struct Fallbacks {
@@ -132,7 +132,7 @@ impl Fallbacks {
             let operation = report.operation;
             return Err(StartError::GpuOnly { operation, provider, refusal: Box::new(refusal.clone()) });
         }
-        self.record(report, &provider, refusal, ON_THE_CPU);
+        self.record(report, &provider, refusal, CPU_FALLBACK_MESSAGE);
         Ok(())
     }
 
@@ -151,7 +151,7 @@ impl Fallbacks {
         let mut fallbacks = self.recorded.borrow_mut();
         let is_same = |fallback: &&mut Fallback| {
             (fallback.provider.as_str(), fallback.message) == (provider, message)
-                && fallback.refusal.nearest == refusal.nearest
+                && fallback.refusal.main_reason == refusal.main_reason
         };
         match fallbacks.iter_mut().find(is_same) {
             Some(fallback) if fallback.operations.contains(&operation) => {}
@@ -183,7 +183,7 @@ impl Fallbacks {
 }
 
 /// Returns the requested provider in the form used in the report.
-fn requested(config: &Config, gpu_requested: bool) -> String {
+fn requested_provider(config: &Config, gpu_requested: bool) -> String {
     if !gpu_requested {
         return Provider::Cpu.name().to_owned();
     }
@@ -195,16 +195,16 @@ fn requested(config: &Config, gpu_requested: bool) -> String {
 }
 
 /// Returns the report of an operation before its device is selected.
-pub(super) fn on_the_cpu(config: &Config, operation: Operation) -> OperationReport {
-    not_placed(config, operation.name(), config.gpu_operations.contains(&operation))
+pub(super) fn initial_report(config: &Config, operation: Operation) -> OperationReport {
+    named_initial_report(config, operation.name(), config.gpu_operations.contains(&operation))
 }
 
-/// Works like [`on_the_cpu`], also for operations that the engine does not run.
-fn not_placed(config: &Config, operation: &'static str, gpu_requested: bool) -> OperationReport {
+/// Works like [`initial_report`], also for operations that the engine does not run.
+fn named_initial_report(config: &Config, operation: &'static str, gpu_requested: bool) -> OperationReport {
     OperationReport {
         operation,
         gpu_requested,
-        requested: requested(config, gpu_requested),
+        requested: requested_provider(config, gpu_requested),
         effective: Provider::Cpu.name().to_owned(),
         reason: None,
         reason_kind: None,
@@ -214,10 +214,10 @@ fn not_placed(config: &Config, operation: &'static str, gpu_requested: bool) -> 
 
 /// Returns the provider that runs image operations when `provider` is requested.
 ///
-/// Images have any size. TensorRT would build an engine for each size, so CUDA is used on the same
-/// device and in the same memory. MIGraphX and CoreML also compile a graph for each size, and have
-/// no such alternative. The error is the reason if no provider can run them.
-pub(super) fn for_pixels(provider: Provider) -> Result<Provider, Unavailable> {
+/// Images can have any size. TensorRT would build an engine for each size, so CUDA is used on the
+/// same device and in the same memory. MIGraphX and CoreML also compile a graph for each size, and
+/// have no such alternative. Fails with the reason if no provider can run image operations.
+pub(super) fn image_provider(provider: Provider) -> Result<Provider, Unavailable> {
     let reason = match provider {
         Provider::Cpu | Provider::Cuda => return Ok(provider),
         Provider::Tensorrt => return Ok(Provider::Cuda),
@@ -246,7 +246,7 @@ pub(super) fn memory_share(config: &Config, operation: Operation) -> usize {
 }
 
 /// Returns the placement of a CPU session with the configured threads.
-pub(super) fn cpu(config: &Config) -> Placement {
+pub(super) fn cpu_placement(config: &Config) -> Placement {
     Placement::cpu(config.cpu_session_threads)
 }
 
@@ -259,24 +259,28 @@ pub(super) fn placement(
     device_id: u32,
 ) -> Placement {
     let memory_limit = memory_share(config, operation);
-    if provider.on_cpu() {
+    if provider.runs_on_cpu() {
         let precision = match (provider, config.cpu_backend) {
             (Provider::OpenVino, CpuBackend::OpenVino(precision)) => precision,
             (Provider::Cpu, CpuBackend::Auto | CpuBackend::OnnxRuntimeInt8) => Precision::Int8,
             _ => Precision::Fp32,
         };
-        return Placement { provider, precision, memory_limit, ..cpu(config) };
+        return Placement { provider, precision, memory_limit, ..cpu_placement(config) };
     }
     Placement { provider, device_id, memory_limit, ..Placement::CPU }
 }
 
 /// Returns the CPU placement that `CPU_BACKEND` selects for the model of `file`, or `None` for ONNX
-/// Runtime in FP32. Only embedders use INT8, because it would move a detector's scores across the
-/// threshold.
-pub(super) fn cpu_backend(config: &Config, operation: Operation, file: &ModelFile) -> Option<Placement> {
+/// Runtime in FP32. Only embedders use INT8, because a detector's scores would change so much that
+/// some of them cross the threshold.
+pub(super) fn selected_placement(
+    config: &Config,
+    operation: Operation,
+    file: &ModelFile,
+) -> Option<Placement> {
     let is_embedding = operation == Operation::FaceEmbedding;
     let provider = match config.cpu_backend {
-        CpuBackend::Auto if is_embedding && file.int8 && multiplies_bytes() => Provider::Cpu,
+        CpuBackend::Auto if is_embedding && file.int8 && has_int8_instructions() => Provider::Cpu,
         CpuBackend::OnnxRuntimeInt8 if is_embedding => Provider::Cpu,
         CpuBackend::OpenVino(_) => Provider::OpenVino,
         CpuBackend::Auto | CpuBackend::OnnxRuntime | CpuBackend::OnnxRuntimeInt8 => return None,
@@ -284,25 +288,25 @@ pub(super) fn cpu_backend(config: &Config, operation: Operation, file: &ModelFil
     Some(placement(config, operation, provider, 0))
 }
 
-/// Checks that the library and the processor support `placement`, a placement of [`cpu_backend`].
+/// Checks that the library and the processor support `placement`, a [`selected_placement`].
 pub(super) fn check_cpu_backend(runtime: &Runtime, placement: &Placement) -> Result<(), Unavailable> {
     let provider = placement.provider;
     let unsuited = |reason: &str| Err(Unavailable::new(provider, UnavailableKind::Unsuited, reason));
-    match Unavailable::absence(provider, runtime.path()) {
+    match Unavailable::check(provider, runtime.path()) {
         Some(reason) => Err(reason),
-        None if placement.precision == Precision::Bf16 && !multiplies_bf16() => {
+        None if placement.precision == Precision::Bf16 && !has_bf16_instructions() => {
             unsuited("this processor does not support bf16 instructions")
         }
-        None if placement.precision == Precision::Int8 && !multiplies_bytes() => {
+        None if placement.precision == Precision::Int8 && !has_int8_instructions() => {
             unsuited("this processor does not support int8 dot product instructions")
         }
         None => Ok(()),
     }
 }
 
-/// Returns whether the processor has instructions for sums of 8-bit products. Without them, ONNX
-/// Runtime still supports INT8, but it is slower, and on x86 the sums overflow.
-fn multiplies_bytes() -> bool {
+/// Returns whether the processor has instructions for sums of 8-bit products. Without them, INT8 is
+/// slower in ONNX Runtime, and on x86 the sums overflow.
+fn has_int8_instructions() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         std::arch::is_x86_feature_detected!("avx512vnni") || std::arch::is_x86_feature_detected!("avxvnni")
@@ -317,8 +321,8 @@ fn multiplies_bytes() -> bool {
     }
 }
 
-/// Returns whether the processor has instructions for BF16. Else OpenVINO silently uses FP32.
-fn multiplies_bf16() -> bool {
+/// Returns whether the processor has BF16 instructions. Without them, OpenVINO silently uses FP32.
+fn has_bf16_instructions() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         std::arch::is_x86_feature_detected!("avx512bf16")
@@ -332,9 +336,9 @@ fn multiplies_bf16() -> bool {
 /// Why a GPU does not decode videos.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceFailure {
-    /// Its frames differ from those of the CPU. The text describes the difference.
+    /// The frames of the GPU differ from those of the CPU. The text describes the difference.
     Differs(String),
-    /// It decodes nothing. The text is the message of ffmpeg.
+    /// The GPU cannot decode the video. The text is the message of ffmpeg.
     Failed(String),
 }
 
@@ -342,13 +346,13 @@ pub enum DeviceFailure {
 pub struct VideoPlacement {
     /// The report for `GET /gpu`.
     pub report: OperationReport,
-    /// CUDA's numbers of the GPUs; empty if the CPU decodes.
+    /// The GPUs, as numbered by CUDA; empty if the CPU decodes.
     pub devices: Vec<u32>,
 }
 
-/// Chooses the GPUs for videos, if `requested`. ffmpeg runs this operation, but the rules are those
-/// of the operations that the engine runs. `try_device` checks that a GPU decodes as the CPU does.
-/// All configured GPUs must pass this check.
+/// Selects the GPUs for videos, if `requested`. ffmpeg runs this operation, but the rules are the
+/// same as for the engine's operations. `try_device` checks that a GPU decodes like the CPU. All
+/// configured GPUs must pass this check.
 ///
 /// # Errors
 /// Fails with [`StartError::GpuOnly`] if there is no GPU and `FORCE_GPU_ONLY` is set.
@@ -357,12 +361,12 @@ pub fn place_video_decoding(
     requested: bool,
     mut try_device: impl FnMut(u32) -> Result<(), DeviceFailure>,
 ) -> Result<VideoPlacement, StartError> {
-    let mut report = not_placed(config, VIDEO_DECODING, requested);
+    let mut report = named_initial_report(config, VIDEO_DECODING, requested);
     if !requested {
         return Ok(VideoPlacement { report, devices: Vec::new() });
     }
     let devices = first_that_works(config, |provider| {
-        config.device_ids.iter().try_for_each(|id| try_to_decode(provider, *id, &mut try_device))?;
+        config.device_ids.iter().try_for_each(|id| try_decoding(provider, *id, &mut try_device))?;
         Ok(config.device_ids.clone())
     });
     let devices = match devices {
@@ -383,15 +387,15 @@ pub fn place_video_decoding(
 
 /// Returns the report for a machine without a usable ffmpeg. `reason` explains the cause. No device
 /// decodes videos then, so this is not a fallback, and `FORCE_GPU_ONLY` does not make it an error.
-pub fn no_video_decoding(config: &Config, requested: bool, reason: String) -> OperationReport {
-    let mut report = not_placed(config, VIDEO_DECODING, requested);
+pub fn missing_ffmpeg_report(config: &Config, requested: bool, reason: String) -> OperationReport {
+    let mut report = named_initial_report(config, VIDEO_DECODING, requested);
     report.effective = "none".to_owned();
-    let missing = Unavailable { provider: None, kind: UnavailableKind::ProgramMissing, detail: reason };
-    report.add_refusal(&missing.into());
+    let unavailable = Unavailable { provider: None, kind: UnavailableKind::ProgramMissing, detail: reason };
+    report.add_refusal(&unavailable.into());
     report
 }
 
-fn try_to_decode(
+fn try_decoding(
     provider: Provider,
     id: u32,
     try_device: &mut impl FnMut(u32) -> Result<(), DeviceFailure>,
@@ -399,8 +403,8 @@ fn try_to_decode(
     match provider {
         Provider::Cuda | Provider::Tensorrt => try_device(id).map_err(|failure| match failure {
             DeviceFailure::Failed(text) => diagnose(provider, id, &text),
-            DeviceFailure::Differs(what) => {
-                Unavailable::new(provider, UnavailableKind::Disagrees, format!("{DISAGREES}{what}"))
+            DeviceFailure::Differs(text) => {
+                Unavailable::new(provider, UnavailableKind::Disagrees, format!("{DIFFERS}{text}"))
             }
         }),
         Provider::Cpu | Provider::OpenVino | Provider::Migraphx | Provider::CoreMl => {

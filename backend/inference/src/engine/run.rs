@@ -1,6 +1,6 @@
 //! The running engine: detects, embeds and scores faces, and runs the image operations on devices.
 //! Requests wait in the queues of `batcher`; `load` starts the engine.
-use crate::batcher::{Batcher, Priority, Terms, Timed};
+use crate::batcher::{Batcher, Priority, RequestOptions, Timed};
 use crate::devices;
 use crate::fair_queue::Requester;
 use crate::image_operations::{
@@ -75,7 +75,7 @@ pub(super) struct Inner {
     pub(super) report: DeviceReport,
     pub(super) images: ImageDevices,
     /// Whether every device of the detector takes images.
-    pub(super) detects_frames: bool,
+    pub(super) draws_canvases_on_device: bool,
     pub(super) force_gpu_only: bool,
 }
 
@@ -94,10 +94,10 @@ pub(super) struct ImageDevices {
 }
 
 impl ImageDevices {
-    pub(super) fn ready(&self) -> Result<(), String> {
-        self.canvas.as_ref().map_or(Ok(()), Batcher::ready)?;
-        self.enhancement.as_ref().map_or(Ok(()), Batcher::ready)?;
-        self.statistics.as_ref().map_or(Ok(()), Batcher::ready)
+    pub(super) fn check_ready(&self) -> Result<(), String> {
+        self.canvas.as_ref().map_or(Ok(()), Batcher::check_ready)?;
+        self.enhancement.as_ref().map_or(Ok(()), Batcher::check_ready)?;
+        self.statistics.as_ref().map_or(Ok(()), Batcher::check_ready)
     }
 }
 
@@ -113,12 +113,12 @@ impl std::fmt::Debug for Engine {
 impl Engine {
     /// Returns the same engine with a deadline. A request that still waits at `deadline` is never
     /// run and fails with [`RunError::DeadlineExceeded`].
-    pub fn before(&self, deadline: Instant) -> Self {
+    pub fn with_deadline(&self, deadline: Instant) -> Self {
         Self { deadline: Some(deadline), ..self.clone() }
     }
 
     /// Returns the same engine for work on behalf of `requester`. Requesters are served in turn.
-    pub fn on_behalf_of(&self, requester: Requester) -> Self {
+    pub fn with_requester(&self, requester: Requester) -> Self {
         Self { requester, ..self.clone() }
     }
 
@@ -126,32 +126,31 @@ impl Engine {
         self.requester
     }
 
-    fn terms(&self, priority: Priority) -> Terms {
-        Terms { priority, requester: self.requester, deadline: self.deadline }
+    fn options(&self, priority: Priority) -> RequestOptions {
+        RequestOptions { priority, requester: self.requester, deadline: self.deadline }
     }
 
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Checks whether the detector would accept an image immediately. All other requests wait if a
-    /// queue is full. Processing of an image that has started is always completed, and the image
-    /// may contain more faces than a queue has room for.
+    /// Checks whether the detector's queue would accept an image immediately. All other requests
+    /// wait if a queue is full, because one image may contain more faces than a queue has room for.
     ///
     /// # Errors
     /// Fails with [`RunError::Overloaded`] if the queue is full, and with [`RunError::Stopped`] if
     /// the engine is stopping.
-    pub fn check_room(&self, priority: Priority) -> Result<(), RunError> {
-        self.inner.detector.batcher.check_room(priority)
+    pub fn check_queue_capacity(&self, priority: Priority) -> Result<(), RunError> {
+        self.inner.detector.batcher.check_queue_capacity(priority)
     }
 
-    pub fn faces(&self) -> Detector<'_> {
+    pub fn face_detector(&self) -> Detector<'_> {
         Detector { engine: self, loaded: &self.inner.detector }
     }
 
     /// Returns the detector of first looks: the cheaper detector if [`Self::has_first_look`],
     /// otherwise the detector of faces.
-    pub fn first_look(&self) -> Detector<'_> {
+    pub fn first_look_detector(&self) -> Detector<'_> {
         let loaded = self.inner.first_look.as_ref().unwrap_or(&self.inner.detector);
         Detector { engine: self, loaded }
     }
@@ -171,13 +170,13 @@ impl Engine {
         priority: Priority,
     ) -> Result<Timed<Vec<Detection>>, RunError> {
         let letterbox = Letterbox::identity((canvas.width(), canvas.height()));
-        self.faces().detect(canvas, letterbox, min_score, priority).await
+        self.face_detector().detect(canvas, letterbox, min_score, priority).await
     }
 
     /// Returns the embedding of an aligned 112x112 chip. Dropping the future cancels the request.
     pub async fn embed(&self, chip: Arc<Frame>, priority: Priority) -> Result<Timed<Embedding>, RunError> {
-        check_chip(&chip).map_err(|reason| unfit(Operation::FaceEmbedding, reason))?;
-        self.inner.embedding.run(chip, self.terms(priority)).await
+        check_chip(&chip).map_err(|reason| input_error(Operation::FaceEmbedding, reason))?;
+        self.inner.embedding.run(chip, self.options(priority)).await
     }
 
     /// Returns the raw output of the learned quality model for an aligned 112x112 chip. Dropping
@@ -186,19 +185,19 @@ impl Engine {
     /// # Errors
     /// Fails with [`RunError::Failed`] if the pack has no such model ([`Self::scorer`]).
     pub async fn score(&self, chip: Arc<Frame>, priority: Priority) -> Result<Timed<f32>, RunError> {
-        let unfit = |reason| unfit(Operation::QualityChecks, reason);
+        let quality_error = |reason| input_error(Operation::QualityChecks, reason);
         let (batcher, _) = self
             .inner
             .scoring
             .as_ref()
-            .ok_or_else(|| unfit("the pack contains no quality model".to_owned()))?;
-        check_chip(&chip).map_err(unfit)?;
-        batcher.run(chip, self.terms(priority)).await
+            .ok_or_else(|| quality_error("the pack contains no quality model".to_owned()))?;
+        check_chip(&chip).map_err(quality_error)?;
+        batcher.run(chip, self.options(priority)).await
     }
 
-    /// Returns whether an image operation runs on a device. If not, the method for it fails, and
-    /// the caller uses the crate `vision` instead.
-    pub fn on_device(&self, operation: Operation) -> bool {
+    /// Returns whether an image operation runs on a device. If not, its method fails, and the
+    /// caller must use the crate `vision`.
+    pub fn runs_on_device(&self, operation: Operation) -> bool {
         let images = &self.inner.images;
         match operation {
             Operation::ImageProcessing => images.canvas.is_some(),
@@ -216,7 +215,7 @@ impl Engine {
         priority: Priority,
     ) -> Result<Timed<GreyStatistics>, RunError> {
         let batcher = device_batcher(&self.inner.images.statistics, Operation::QualityChecks)?;
-        batcher.run(frame, self.terms(priority)).await
+        batcher.run(frame, self.options(priority)).await
     }
 
     /// Enhances an image on the device of `image_enhancement`. Results differ by at most four grey
@@ -228,7 +227,7 @@ impl Engine {
         priority: Priority,
     ) -> Result<Timed<Enhanced>, RunError> {
         let batcher = device_batcher(&self.inner.images.enhancement, Operation::ImageEnhancement)?;
-        batcher.run(EnhancementRequest::new(frame, limits), self.terms(priority)).await
+        batcher.run(EnhancementRequest::new(frame, limits), self.options(priority)).await
     }
 
     /// Draws a canvas on the device of `image_processing`. Results differ by at most one grey level
@@ -240,11 +239,11 @@ impl Engine {
         priority: Priority,
     ) -> Result<Timed<Arc<Frame>>, RunError> {
         let batcher = device_batcher(&self.inner.images.canvas, Operation::ImageProcessing)?;
-        batcher.run(CanvasRequest { frame, letterbox }, self.terms(priority)).await
+        batcher.run(CanvasRequest { frame, letterbox }, self.options(priority)).await
     }
 
     /// Returns whether the CPU's code may repeat a request that failed with `error` on a device. If
-    /// so, it counts and logs the fallback, and the caller must run the CPU's code.
+    /// so, counts and logs the fallback, and the caller must run the CPU's code.
     pub fn may_fall_back_to_cpu(&self, operation: Operation, error: &RunError) -> bool {
         if self.inner.force_gpu_only || !matches!(error, RunError::Failed { .. }) {
             return false;
@@ -259,9 +258,9 @@ impl Engine {
         true
     }
 
-    /// Returns whether the detector's own device draws the canvases, so that callers need not.
-    pub fn detects_frames(&self) -> bool {
-        self.inner.detects_frames
+    /// Returns whether the detector's device draws the canvases. If so, callers need not draw them.
+    pub fn draws_canvases_on_device(&self) -> bool {
+        self.inner.draws_canvases_on_device
     }
 
     pub fn detector(&self) -> &DetectorInfo {
@@ -289,12 +288,12 @@ impl Engine {
     }
 
     /// Checks that every operation can still be served.
-    pub fn ready(&self) -> Result<(), String> {
-        self.inner.detector.batcher.ready()?;
-        self.inner.first_look.as_ref().map_or(Ok(()), |look| look.batcher.ready())?;
-        self.inner.embedding.ready()?;
-        self.inner.scoring.as_ref().map_or(Ok(()), |(batcher, _)| batcher.ready())?;
-        self.inner.images.ready()
+    pub fn check_ready(&self) -> Result<(), String> {
+        self.inner.detector.batcher.check_ready()?;
+        self.inner.first_look.as_ref().map_or(Ok(()), |detector| detector.batcher.check_ready())?;
+        self.inner.embedding.check_ready()?;
+        self.inner.scoring.as_ref().map_or(Ok(()), |(batcher, _)| batcher.check_ready())?;
+        self.inner.images.check_ready()
     }
 }
 
@@ -312,11 +311,11 @@ impl<'a> Detector<'a> {
 
     /// Detects faces in an image of any size, placed on a canvas by `letterbox`. Returns those with
     /// `det_score >= min_score` (0..1), in canvas pixels, after NMS, best first. The sides of the
-    /// canvas are multiples of 32 (of 128 for SCRFD with five levels), or the detector's fixed
+    /// canvas must be multiples of 32 (of 128 for SCRFD with five levels), or the detector's fixed
     /// size. Dropping the future cancels the request.
     ///
-    /// If [`Engine::detects_frames`], the image's bytes are copied to the device once. Otherwise
-    /// the session's thread draws the canvas.
+    /// If [`Engine::draws_canvases_on_device`], the image's bytes are copied to the device once.
+    /// Otherwise the session's thread draws the canvas.
     ///
     /// # Errors
     /// Fails with [`RunError::Failed`] if `min_score` or the size of the canvas is not allowed, and
@@ -329,25 +328,28 @@ impl<'a> Detector<'a> {
         priority: Priority,
     ) -> Result<Timed<Vec<Detection>>, RunError> {
         if !(0.0..=1.0).contains(&min_score) {
-            return Err(unfit(
+            return Err(input_error(
                 Operation::FaceDetection,
                 format!("min_score is {min_score}; it must be from 0 to 1"),
             ));
         }
         let batcher = &self.loaded.batcher;
-        batcher.model().check(letterbox.canvas).map_err(|reason| unfit(Operation::FaceDetection, reason))?;
+        batcher
+            .model()
+            .check_canvas(letterbox.canvas)
+            .map_err(|reason| input_error(Operation::FaceDetection, reason))?;
         let request = DetectionRequest { frame, letterbox, min_score };
-        batcher.run(request, self.engine.terms(priority)).await
+        batcher.run(request, self.engine.options(priority)).await
     }
 
     /// Adapts a letterbox to the detector's device ([`crate::DetectionCanvas`]). On the CPU, a
-    /// detector of any size uses a canvas without the black border, which is a third of the canvas
-    /// for a 3:2 image. On a device, the canvas keeps its size: only canvases of equal size share a
-    /// batch, and each new size may have to be compiled.
+    /// detector that accepts any size uses a canvas without the black border. For a 3:2 image, the
+    /// border is a third of the canvas. On a device, the canvas keeps its size: only canvases of
+    /// equal size share a batch, and each new size may have to be compiled.
     #[must_use]
     pub fn adapt_letterbox(&self, letterbox: Letterbox) -> Letterbox {
         if self.trims_canvases() {
-            letterbox.trimmed(self.loaded.batcher.model().alignment())
+            letterbox.trim_canvas(self.loaded.batcher.model().alignment())
         } else {
             letterbox
         }
@@ -366,10 +368,10 @@ fn device_batcher<M: Model>(
 ) -> Result<&Batcher<M>, RunError> {
     batcher
         .as_ref()
-        .ok_or_else(|| unfit(operation, "the operation has no device and runs on the CPU".to_owned()))
+        .ok_or_else(|| input_error(operation, "the operation has no device and runs on the CPU".to_owned()))
 }
 
 /// Returns the error for an input that does not fit the model.
-fn unfit(operation: Operation, reason: String) -> RunError {
+fn input_error(operation: Operation, reason: String) -> RunError {
     RunError::Failed { operation: operation.name(), reason }
 }

@@ -2,7 +2,7 @@
 //! results with the CPU's, and measures the time.
 use super::images::CandidateImageOperation;
 use super::prove::{CandidateLoader, CandidateModel};
-use super::resolve::{Attempts, for_pixels};
+use super::resolve::{Attempts, image_provider};
 use crate::ep::Provider;
 use crate::models::Model;
 use crate::report::{BatchRun, LoadedModel};
@@ -83,16 +83,16 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
     let attempts = Attempts::new(config, &runtime);
     let mut tests = Vec::new();
     for provider in Provider::ALL {
-        if let Some(reason) = Unavailable::absence(provider, runtime.path()) {
+        if let Some(reason) = Unavailable::check(provider, runtime.path()) {
             let (provider, device) = (provider.name(), provider.name().to_owned());
-            let absent = failed(DeviceTest { provider, device, ..DeviceTest::default() }, &reason);
+            let absent = failed_test(DeviceTest { provider, device, ..DeviceTest::default() }, &reason);
             tests.push(DeviceTest { outcome: TestResult::Absent, ..absent });
             continue;
         }
-        for id in ids(provider, config, &devices) {
-            tests.push(test(&attempts, &detector, provider, id));
-            tests.push(test(&attempts, &embedder, provider, id));
-            tests.extend(scorer.as_ref().map(|(scorer, _)| test(&attempts, scorer, provider, id)));
+        for id in device_ids(provider, config, &devices) {
+            tests.push(test_model(&attempts, &detector, provider, id));
+            tests.push(test_model(&attempts, &embedder, provider, id));
+            tests.extend(scorer.as_ref().map(|(scorer, _)| test_model(&attempts, scorer, provider, id)));
             // TensorRT uses CUDA for these operations, and OpenVINO uses the CPU's own code. CUDA
             // and this code are tested separately.
             if !matches!(provider, Provider::Tensorrt | Provider::OpenVino) {
@@ -106,7 +106,7 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
 }
 
 /// Returns the devices that the drivers list, and the configured ones.
-fn ids(provider: Provider, config: &Config, devices: &[GpuDevice]) -> Vec<u32> {
+fn device_ids(provider: Provider, config: &Config, devices: &[GpuDevice]) -> Vec<u32> {
     let backend = match provider {
         Provider::Cpu | Provider::OpenVino | Provider::CoreMl => return vec![0],
         Provider::Cuda | Provider::Tensorrt => "cuda",
@@ -119,17 +119,17 @@ fn ids(provider: Provider, config: &Config, devices: &[GpuDevice]) -> Vec<u32> {
     ids
 }
 
-fn test<M: Model>(
+fn test_model<M: Model>(
     attempts: &Attempts<'_>,
     candidate: &CandidateModel<'_, M>,
     provider: Provider,
     id: u32,
 ) -> DeviceTest {
     let trial = attempts.attempt(provider, id, || {
-        candidate.try_on(provider, id, true).map_err(|text| diagnose(provider, id, &text))
+        candidate.load_and_compare(provider, id, true).map_err(|text| diagnose(provider, id, &text))
     });
     let measurements = trial.map(|trial| (trial.session_seconds, trial.load, trial.runs));
-    complete(operation_test(candidate.model.operation(), provider, id), measurements)
+    complete_test(new_test(candidate.model.operation(), provider, id), measurements)
 }
 
 fn test_image_operation<M: Model>(
@@ -138,17 +138,18 @@ fn test_image_operation<M: Model>(
     provider: Provider,
     id: u32,
 ) -> DeviceTest {
-    let test = operation_test(candidate.model.operation(), provider, id);
-    if let Err(reason) = for_pixels(provider) {
-        return DeviceTest { outcome: TestResult::Absent, ..failed(test, &reason) };
+    let test = new_test(candidate.model.operation(), provider, id);
+    if let Err(reason) = image_provider(provider) {
+        return DeviceTest { outcome: TestResult::Absent, ..failed_test(test, &reason) };
     }
     let Attempts { config, runtime, .. } = *attempts;
-    let trial = attempts.attempt(provider, id, || candidate.try_on(config, runtime, provider, id, true));
-    complete(test, trial.map(|trial| (trial.session_seconds, trial.load, vec![trial.run])))
+    let trial =
+        attempts.attempt(provider, id, || candidate.load_and_compare(config, runtime, provider, id, true));
+    complete_test(test, trial.map(|trial| (trial.session_seconds, trial.load, vec![trial.run])))
 }
 
 /// Completes `test` with the seconds to create the session, the load and the runs, or the failure.
-fn complete(
+fn complete_test(
     test: DeviceTest,
     measurements: Result<(f64, LoadedModel, Vec<BatchRun>), Unavailable>,
 ) -> DeviceTest {
@@ -160,11 +161,11 @@ fn complete(
             runs,
             ..test
         },
-        Err(reason) => failed(test, &reason),
+        Err(reason) => failed_test(test, &reason),
     }
 }
 
-fn failed(test: DeviceTest, reason: &Unavailable) -> DeviceTest {
+fn failed_test(test: DeviceTest, reason: &Unavailable) -> DeviceTest {
     DeviceTest {
         outcome: TestResult::Failed,
         reason: Some(reason.sentence()),
@@ -174,9 +175,9 @@ fn failed(test: DeviceTest, reason: &Unavailable) -> DeviceTest {
     }
 }
 
-fn operation_test(operation: Operation, provider: Provider, id: u32) -> DeviceTest {
+fn new_test(operation: Operation, provider: Provider, id: u32) -> DeviceTest {
     let device = match provider {
-        provider if provider.on_cpu() => provider.name().to_owned(),
+        provider if provider.runs_on_cpu() => provider.name().to_owned(),
         _ => format!("{}:{id}", provider.name()),
     };
     DeviceTest {

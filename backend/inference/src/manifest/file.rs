@@ -45,7 +45,7 @@ pub struct PixelInput {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WeightStorage {
-    /// In the form that the runtime loads.
+    /// In a form that the runtime can load.
     #[default]
     Plain,
     /// As INT8 with a scale for each block; converted to FP32 when the file is loaded.
@@ -54,7 +54,7 @@ pub enum WeightStorage {
 
 impl WeightStorage {
     /// Returns the text that is added to a model's identity if its weights are converted. The
-    /// number is increased with every change of the conversion that affects a weight.
+    /// number must be increased if a change of the conversion affects a weight.
     pub(crate) fn identity(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -76,7 +76,7 @@ pub struct Wheel {
     pub member: String,
 }
 
-/// How well an embedder distinguishes people, on photographs that were not used to train it.
+/// The accuracy of an embedder on photographs that were not used to train it.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Accuracy {
@@ -131,8 +131,7 @@ pub struct ModelFile {
     /// (docs/reference/ACCURACY.md).
     #[serde(default)]
     pub int8: bool,
-    /// For embedders: how well the model distinguishes people, if this has been measured
-    /// (docs/reference/ACCURACY.md).
+    /// Embedders: the measured accuracy (docs/reference/ACCURACY.md).
     pub accuracy: Option<Accuracy>,
     /// Milliseconds on one core for one face (embedders) or one 640x640 canvas (detectors), if
     /// measured (docs/reference/PERFORMANCE.md).
@@ -155,12 +154,12 @@ impl ModelFile {
         if self.input.std.iter().any(|s| !s.is_normal()) || self.input.mean.iter().any(|m| !m.is_finite()) {
             return error("mean and std must be finite, and std must not be zero");
         }
-        let family_fits = match self.kind {
+        let is_valid_family = match self.kind {
             ModelKind::Detector => matches!(self.family, ModelFamily::Yunet | ModelFamily::Scrfd),
             ModelKind::Embedder => self.family == ModelFamily::Arcface,
             ModelKind::Quality => self.family == ModelFamily::Ediffiqa,
         };
-        if !family_fits {
+        if !is_valid_family {
             return error("the family does not match the kind");
         }
         match self.kind {

@@ -6,19 +6,23 @@ use crate::backend::OutputView;
 use crate::manifest::{Channels, ModelFamily, ModelFile};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
-use vision::{CHIP, Frame};
+use vision::{CHIP_SIDE, Frame};
 
 /// Checks that `chip` has the size of an aligned chip.
 pub(crate) fn check_chip(chip: &Frame) -> Result<(), String> {
-    if (chip.width(), chip.height()) == (CHIP, CHIP) {
+    if (chip.width(), chip.height()) == (CHIP_SIDE, CHIP_SIDE) {
         Ok(())
     } else {
-        Err(format!("the chip is {}x{}; an aligned face is {CHIP}x{CHIP}", chip.width(), chip.height()))
+        Err(format!(
+            "the chip is {}x{}; an aligned face is {CHIP_SIDE}x{CHIP_SIDE}",
+            chip.width(),
+            chip.height()
+        ))
     }
 }
 
-/// Defines the operation of such a model and the meaning of its row. The conversion of chips and
-/// outputs is the same for all of these models.
+/// Defines the operation of a model of chips and the meaning of its row. The conversion of chips
+/// and outputs is the same for all of these models.
 pub trait ChipModel: Send + Sync + 'static {
     /// The result to which a row is converted.
     type Output: Send + 'static;
@@ -36,9 +40,9 @@ pub trait ChipModel: Send + Sync + 'static {
     fn read_row(&self, row: &[f32]) -> Option<Self::Output>;
 }
 
-/// Returns the writer of the input of the model in `file`. Checks its family, its number of outputs
-/// and the sides of its input first.
-fn chip_pixels(
+/// Checks the family, the number of outputs and the input sides of the model in `file`. Returns the
+/// writer of its input.
+fn create_pixel_writer(
     file: &ModelFile,
     (family, families, expected): (ModelFamily, &str, &str),
     input: [Option<usize>; 4],
@@ -50,8 +54,11 @@ fn chip_pixels(
     if outputs != 1 {
         return Err(format!("the model has {outputs} outputs; one {expected} is expected"));
     }
-    if input[2..].iter().any(|side| side.is_some_and(|s| s != CHIP as usize)) {
-        return Err(format!("the input is {:?} x {:?}; {CHIP} x {CHIP} is expected", input[3], input[2]));
+    if input[2..].iter().any(|side| side.is_some_and(|s| s != CHIP_SIDE as usize)) {
+        return Err(format!(
+            "the input is {:?} x {:?}; {CHIP_SIDE} x {CHIP_SIDE} is expected",
+            input[3], input[2]
+        ));
     }
     Ok(PixelWriter::new(&file.input))
 }
@@ -65,7 +72,7 @@ impl<M: ChipModel> Model for M {
     }
 
     fn shape(&self, _: &Arc<Frame>) -> [usize; 3] {
-        [3, CHIP as usize, CHIP as usize]
+        [3, CHIP_SIDE as usize, CHIP_SIDE as usize]
     }
 
     fn write(&self, input: &Arc<Frame>, slot: &mut [f32]) {
@@ -80,12 +87,12 @@ impl<M: ChipModel> Model for M {
         batch: usize,
     ) -> Result<M::Output, String> {
         let [output] = outputs else { return Err(format!("{} outputs instead of one", outputs.len())) };
-        let row = self.row_length();
-        if output.data.len() != row * batch {
+        let length = self.row_length();
+        if output.data.len() != length * batch {
             let (rows, shape) = (M::ROW_NOUN, &output.shape);
-            return Err(format!("the output {shape:?} does not contain {batch} {rows} of {row} numbers"));
+            return Err(format!("the output {shape:?} does not contain {batch} {rows} of {length} numbers"));
         }
-        self.read_row(&output.data[index * row..(index + 1) * row])
+        self.read_row(&output.data[index * length..(index + 1) * length])
             .ok_or_else(|| crate::error::EMPTY_OUTPUT.to_owned())
     }
 }
@@ -135,7 +142,7 @@ impl EmbedderModel {
     /// Fails if the file, the input or the number of outputs does not fit an embedder.
     pub fn new(file: &ModelFile, input: [Option<usize>; 4], outputs: usize) -> Result<Self, String> {
         let expected = (ModelFamily::Arcface, "embedders", "embedding");
-        let pixels = chip_pixels(file, expected, input, outputs)?;
+        let pixels = create_pixel_writer(file, expected, input, outputs)?;
         let dimensions = file.dimensions.ok_or("the manifest defines no dimensions for the model")?;
         Ok(Self { pixels, dimensions })
     }
@@ -152,7 +159,7 @@ pub(crate) fn identity(file: &ModelFile) -> String {
     };
     let list = |values: [f32; 3]| values.map(|v| v.to_string()).join(",");
     let text = format!(
-        "{};norm_crop=arcface-{CHIP};channels={channels};mean={};std={}{}",
+        "{};norm_crop=arcface-{CHIP_SIDE};channels={channels};mean={};std={}{}",
         file.sha256.to_ascii_lowercase(),
         list(input.mean),
         list(input.std),
@@ -196,7 +203,7 @@ impl QualityModel {
     /// Fails if these do not fit a quality model.
     pub fn new(file: &ModelFile, input: [Option<usize>; 4], outputs: usize) -> Result<Self, String> {
         let expected = (ModelFamily::Ediffiqa, "quality models", "score");
-        Ok(Self { pixels: chip_pixels(file, expected, input, outputs)? })
+        Ok(Self { pixels: create_pixel_writer(file, expected, input, outputs)? })
     }
 }
 
@@ -232,16 +239,16 @@ mod tests {
         let first = file("mobilefacenet.onnx");
         // The identity must stay the same across versions, because it is stored with every face.
         assert_eq!(identity(&first), "c428bf7a024bee3e34f7a1e984cd74e690a1a2f156aaa1497597ea6ea2fe2429");
-        let with = |change: &dyn Fn(&mut ModelFile)| {
+        let identity_of = |change: &dyn Fn(&mut ModelFile)| {
             let mut file = first.clone();
             change(&mut file);
             identity(&file)
         };
         let expected = identity(&first);
-        assert_eq!(expected, with(&|file| file.sha256.make_ascii_uppercase()), "letter case does not matter");
-        assert_ne!(expected, with(&|file| file.sha256 = "0".repeat(64)));
-        assert_ne!(expected, with(&|file| file.input.channels = Channels::Bgr));
-        assert_ne!(expected, with(&|file| file.input.std[2] = 128.0));
-        assert_ne!(expected, with(&|file| file.weights = WeightStorage::Int8Blocks));
+        assert_eq!(expected, identity_of(&|file| file.sha256.make_ascii_uppercase()), "the case is ignored");
+        assert_ne!(expected, identity_of(&|file| file.sha256 = "0".repeat(64)));
+        assert_ne!(expected, identity_of(&|file| file.input.channels = Channels::Bgr));
+        assert_ne!(expected, identity_of(&|file| file.input.std[2] = 128.0));
+        assert_ne!(expected, identity_of(&|file| file.weights = WeightStorage::Int8Blocks));
     }
 }

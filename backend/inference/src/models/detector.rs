@@ -11,7 +11,7 @@ use vision::{Detection, Frame, Letterbox};
 pub struct DetectionRequest {
     pub frame: Arc<Frame>,
     /// Position of the image on the canvas; the canvas must fit the detector (see
-    /// [`DetectorModel::check`]).
+    /// [`DetectorModel::check_canvas`]).
     pub letterbox: Letterbox,
     /// Minimum score of reported faces, 0..1.
     pub min_score: f32,
@@ -25,7 +25,7 @@ pub struct DetectorModel {
     nms_iou: f32,
     fixed_size: Option<(u32, u32)>,
     alignment: u32,
-    landmarks: bool,
+    has_landmarks: bool,
 }
 
 impl DetectorModel {
@@ -35,7 +35,7 @@ impl DetectorModel {
     /// # Errors
     /// Fails if these do not fit a detector of its family.
     pub fn new(file: &ModelFile, input: [Option<usize>; 4], outputs: usize) -> Result<Self, String> {
-        let (alignment, landmarks) = match file.family {
+        let (alignment, has_landmarks) = match file.family {
             ModelFamily::Yunet if outputs == yunet::OUTPUTS => (32, true),
             ModelFamily::Scrfd if scrfd::OUTPUTS.contains(&outputs) => {
                 (scrfd::alignment(outputs), scrfd::has_landmarks(outputs))
@@ -67,7 +67,7 @@ impl DetectorModel {
             nms_iou: file.nms_iou.ok_or("the manifest defines no nms_iou for the model")?,
             fixed_size,
             alignment: alignment as u32,
-            landmarks,
+            has_landmarks,
         })
     }
 
@@ -83,13 +83,13 @@ impl DetectorModel {
     }
 
     /// Returns whether the model detects landmarks.
-    pub fn landmarks(&self) -> bool {
-        self.landmarks
+    pub fn has_landmarks(&self) -> bool {
+        self.has_landmarks
     }
 
     /// Checks that the detector accepts a canvas of `width` and `height`. The error lists the
     /// allowed sizes.
-    pub fn check(&self, (width, height): (u32, u32)) -> Result<(), String> {
+    pub fn check_canvas(&self, (width, height): (u32, u32)) -> Result<(), String> {
         match self.fixed_size {
             Some(size) if size != (width, height) => {
                 Err(format!("the canvas is {width}x{height}; this detector requires {}x{}", size.0, size.1))
@@ -126,7 +126,7 @@ impl Model for DetectorModel {
 
     fn image_input<'a>(&self, input: &'a DetectionRequest) -> Option<ImageInput<'a>> {
         let parameters = letterbox_parameters(&input.frame, &input.letterbox);
-        Some(ImageInput { frame: &input.frame, parameters, program: 0 })
+        Some(ImageInput { frame: &input.frame, parameters, graph_index: 0 })
     }
 
     fn read(
@@ -147,7 +147,8 @@ impl Model for DetectorModel {
     }
 }
 
-/// Drops faces with infinite values, which overflowing exponentials or faulty devices produce.
+/// Returns whether all values are finite. Overflowing exponentials and faulty devices produce
+/// infinite values.
 fn is_finite(face: &Detection) -> bool {
     let b = face.bbox;
     [b.x, b.y, b.width, b.height].iter().all(|v| v.is_finite())

@@ -26,13 +26,13 @@ pub trait Model: Send + Sync + 'static {
     /// batch.
     fn shape(&self, input: &Self::Input) -> [usize; 3];
 
-    /// Fills one item of the batch. The length of `slot` is the product of `shape`. Not called for
-    /// operations that only take images.
+    /// Fills one item of the batch. The length of `slot` is the product of `shape`. This method is
+    /// not called for operations that accept only images.
     fn write(&self, _input: &Self::Input, _slot: &mut [f32]) {
         unreachable!("{} requires a backend that accepts images", self.operation().name());
     }
 
-    /// Returns the request as an image, for backends that take images; `None` if impossible.
+    /// Returns the request as an image, for backends that accept images; `None` for other requests.
     fn image_input<'a>(&self, _input: &'a Self::Input) -> Option<ImageInput<'a>> {
         None
     }
@@ -75,20 +75,20 @@ impl PixelWriter {
     /// Writes `frame` into `planes`, which has three values per pixel.
     pub fn write(&self, frame: &Frame, planes: &mut [f32]) {
         let pixels = frame.data().len() / 3;
-        assert_eq!(planes.len(), pixels * 3, "the slot has the frame's size");
+        assert_eq!(planes.len(), pixels * 3, "the planes have three values per pixel");
         let (first, rest) = planes.split_at_mut(pixels);
         let (second, third) = rest.split_at_mut(pixels);
-        let mut by_plane = [Some(first), Some(second), Some(third)];
+        let mut planes = [Some(first), Some(second), Some(third)];
         let [red, green, blue] =
-            self.plane.map(|p| by_plane[p].take().expect("every plane belongs to exactly one colour"));
+            self.plane.map(|p| planes[p].take().expect("every plane belongs to exactly one colour"));
 
-        split(frame.data(), [red, green, blue], (self.scale, self.offset));
+        split_planes(frame.data(), [red, green, blue], (self.scale, self.offset));
     }
 }
 
 /// Writes `value * scale + offset` of each colour to its plane.
 #[multiversion(targets("x86_64+avx2"))]
-fn split(rgb: &[u8], [red, green, blue]: [&mut [f32]; 3], (scale, offset): ([f32; 3], [f32; 3])) {
+fn split_planes(rgb: &[u8], [red, green, blue]: [&mut [f32]; 3], (scale, offset): ([f32; 3], [f32; 3])) {
     for ((([r, g, b], red), green), blue) in rgb.as_chunks::<3>().0.iter().zip(red).zip(green).zip(blue) {
         *red = f32::from(*r) * scale[0] + offset[0];
         *green = f32::from(*g) * scale[1] + offset[1];

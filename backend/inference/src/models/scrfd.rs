@@ -14,7 +14,7 @@ const STRIDES: [usize; 5] = [8, 16, 32, 64, 128];
 pub(super) const OUTPUTS: [usize; 4] = [6, 9, 10, 15];
 
 /// Landmarks for models without landmarks, as fractions of the face's box: the mean over faces
-/// found by SCRFD 2.5G. A chip aligned by them is only roughly upright.
+/// found by SCRFD 2.5G. A chip that is aligned by them is only approximately upright.
 const MEAN_LANDMARKS: [[f32; 2]; 5] =
     [[0.277, 0.371], [0.716, 0.369], [0.495, 0.566], [0.314, 0.733], [0.685, 0.731]];
 
@@ -35,7 +35,7 @@ struct Heads<'a> {
     landmarks: Vec<ItemOutput<'a>>,
 }
 
-fn heads<'a>(outputs: &[OutputView<'a>], index: usize, batch: usize) -> Result<Heads<'a>, String> {
+fn group_outputs<'a>(outputs: &[OutputView<'a>], index: usize, batch: usize) -> Result<Heads<'a>, String> {
     let mut heads = Heads { scores: Vec::new(), distances: Vec::new(), landmarks: Vec::new() };
     for output in outputs {
         let item = output.item(index, batch)?;
@@ -72,7 +72,7 @@ pub(super) fn decode(
     (width, height): (usize, usize),
     min_score: f32,
 ) -> Result<Vec<Detection>, String> {
-    let heads = heads(outputs, index, batch)?;
+    let heads = group_outputs(outputs, index, batch)?;
     let mut faces = Vec::new();
     for (level, stride) in (0..heads.scores.len()).zip(STRIDES) {
         let columns = width / stride;
@@ -94,13 +94,13 @@ pub(super) fn decode(
             }
             let cell = row / anchors;
             let centre = Point { x: (cell % columns) as f32 * size, y: (cell / columns) as f32 * size };
-            let d = &distances.data[row * 4..row * 4 + 4];
-            let (left, top) = (centre.x - d[0] * size, centre.y - d[1] * size);
+            let distance = &distances.data[row * 4..row * 4 + 4];
+            let (left, top) = (centre.x - distance[0] * size, centre.y - distance[1] * size);
             let bbox = Rect {
                 x: left,
                 y: top,
-                width: (centre.x + d[2] * size - left).max(0.0),
-                height: (centre.y + d[3] * size - top).max(0.0),
+                width: (centre.x + distance[2] * size - left).max(0.0),
+                height: (centre.y + distance[3] * size - top).max(0.0),
             };
             let landmarks = match landmarks {
                 Some(offsets) => decode_landmarks(centre, &offsets.data[row * 10..row * 10 + 10], size),
@@ -172,15 +172,18 @@ mod tests {
                     assert_eq!(faces[0].bbox, Rect { x: 16.0, y: -16.0, width: 64.0, height: 96.0 });
                     assert!((faces[0].det_score - 0.75).abs() < 1e-6);
                     let nose = faces[0].landmarks[2];
-                    let target = if landmarks { (32.0 + 16.0, 16.0 + 20.0) } else { (47.68, 38.336) };
-                    assert!((nose.x - target.0).abs() < 1e-3 && (nose.y - target.1).abs() < 1e-3, "{nose:?}");
+                    let expected = if landmarks { (32.0 + 16.0, 16.0 + 20.0) } else { (47.68, 38.336) };
+                    assert!(
+                        (nose.x - expected.0).abs() < 1e-3 && (nose.y - expected.1).abs() < 1e-3,
+                        "{nose:?}"
+                    );
                 }
             }
         }
     }
 
     #[test]
-    fn invalid_scrfd_outputs_are_named() {
+    fn invalid_scrfd_output_error_names_output() {
         let data = export(3, 2, true, true);
         let views = views(&data);
         assert!(decode(&views[..8], 0, 1, (256, 128), 0.5).unwrap_err().contains("levels"));

@@ -9,7 +9,7 @@ pub(super) const STRIDES: [usize; 3] = [8, 16, 32];
 pub(super) const OUTPUTS: usize = 12;
 
 /// The four outputs of one level. The score is the square root of the product of class and
-/// objectness. Both have one column and may be exchanged, so names are not needed.
+/// objectness. Both have one column and can be in either order, so names are not needed.
 struct Level<'a> {
     scores: [&'a [f32]; 2],
     boxes: &'a [f32],
@@ -29,13 +29,13 @@ pub(super) fn decode(
     let mut faces = Vec::new();
     for stride in STRIDES {
         let columns = width / stride;
-        let level = level(&items, columns * (height / stride), stride)?;
+        let level = find_level(&items, columns * (height / stride), stride)?;
         decode_level(&level, columns, stride as f32, min_score, &mut faces);
     }
     Ok(faces)
 }
 
-fn level<'a>(items: &[ItemOutput<'a>], cells: usize, stride: usize) -> Result<Level<'a>, String> {
+fn find_level<'a>(items: &[ItemOutput<'a>], cells: usize, stride: usize) -> Result<Level<'a>, String> {
     let with_columns = |columns: usize| {
         items.iter().filter(move |item| item.rows == cells && item.columns == columns).map(|item| item.data)
     };
@@ -56,15 +56,17 @@ fn decode_level(level: &Level<'_>, columns: usize, stride: f32, min_score: f32, 
             continue;
         }
         let (x, y) = ((cell % columns) as f32, (cell / columns) as f32);
-        let b = &level.boxes[cell * 4..cell * 4 + 4];
-        let k = &level.landmarks[cell * 10..cell * 10 + 10];
-        let (width, height) = (b[2].exp() * stride, b[3].exp() * stride);
-        let landmarks: Landmarks =
-            std::array::from_fn(|i| Point { x: (x + k[2 * i]) * stride, y: (y + k[2 * i + 1]) * stride });
+        let bbox = &level.boxes[cell * 4..cell * 4 + 4];
+        let points = &level.landmarks[cell * 10..cell * 10 + 10];
+        let (width, height) = (bbox[2].exp() * stride, bbox[3].exp() * stride);
+        let landmarks: Landmarks = std::array::from_fn(|i| Point {
+            x: (x + points[2 * i]) * stride,
+            y: (y + points[2 * i + 1]) * stride,
+        });
         faces.push(Detection {
             bbox: Rect {
-                x: (x + b[0]) * stride - width / 2.0,
-                y: (y + b[1]) * stride - height / 2.0,
+                x: (x + bbox[0]) * stride - width / 2.0,
+                y: (y + bbox[1]) * stride - height / 2.0,
                 width,
                 height,
             },
@@ -95,14 +97,17 @@ mod tests {
         data[4].1[cell] = 0.81;
         data[10].1[cell] = 1.7;
         data[7].1[cell * 4..cell * 4 + 4].copy_from_slice(&[0.5, 0.25, 0.0, std::f32::consts::LN_2]);
-        let kps: Vec<f32> = (0..10_u8).map(|i| f32::from(i) * 0.1).collect();
-        data[1].1[cell * 10..cell * 10 + 10].copy_from_slice(&kps);
+        let landmarks: Vec<f32> = (0..10_u8).map(|i| f32::from(i) * 0.1).collect();
+        data[1].1[cell * 10..cell * 10 + 10].copy_from_slice(&landmarks);
         let views = views(&data);
 
         let faces = decode(&views, 0, 1, (width, height), 0.6).unwrap();
         assert_eq!(faces.len(), 1);
         let face = faces[0];
-        assert!((face.det_score - 0.9).abs() < 1e-6, "the square root of 0.81 times a value clipped to 1");
+        assert!(
+            (face.det_score - 0.9).abs() < 1e-6,
+            "the score is the square root of 0.81 times a value clipped to 1"
+        );
         // Centre (2.5, 1.25) cells, 1 x 2 cells large.
         assert_eq!(face.bbox, Rect { x: 32.0, y: 4.0, width: 16.0, height: 32.0 });
         assert!(

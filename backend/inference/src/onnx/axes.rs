@@ -1,4 +1,4 @@
-//! Frees axes that an export fixed although no operator of the model depends on their length.
+//! Makes fixed axes dynamic if no operator of the model depends on their length.
 //!
 //! Only shape information changes: the shapes of inputs and outputs, and targets of `Reshape` that
 //! begin with 1. This 1 becomes 0, which means "as in the input". Weights do not change, so
@@ -7,8 +7,8 @@
 use super::proto::{Axis, Graph, Model, Shape, Tensor, ValueInfo, element};
 use bytes::Bytes;
 
-/// Returns `model` with a free first axis of its inputs and outputs.
-pub(super) fn free_batch(mut model: Model) -> Result<Model, String> {
+/// Returns `model` with a dynamic first axis of its inputs and outputs.
+pub(super) fn make_batch_axis_dynamic(mut model: Model) -> Result<Model, String> {
     let graph = model.graph.as_mut().ok_or("the file has no graph")?;
     let constants: Vec<String> = graph.initializer.iter().map(|tensor| tensor.name().to_owned()).collect();
     // Old files list their weights among the inputs.
@@ -19,9 +19,9 @@ pub(super) fn free_batch(mut model: Model) -> Result<Model, String> {
         if first.value.is_some_and(|length| length != 1) {
             return Err(format!("the first axis of {name} is not a batch axis of length 1"));
         }
-        *first = free_axis("batch");
+        *first = dynamic_axis("batch");
     }
-    keep_first_axis(graph);
+    keep_batch_axis_in_reshapes(graph);
     // Shapes inferred for one item are wrong for larger batches; the runtime infers new ones.
     graph.value_info.clear();
     Ok(model)
@@ -35,15 +35,15 @@ pub(super) fn has_fixed_canvas(model: &Model) -> bool {
     matches!(axes, [_, _, height, width] if height.value.is_some() && width.value.is_some())
 }
 
-/// Returns `model`, a convolutional detector, with free height and width of its input and free rows
-/// of its outputs. Fails with a message that names an input that is not `[batch, 3, height, width]`
-/// or an output that is not `[batch, rows, columns]`.
-pub(super) fn free_canvas(mut model: Model) -> Result<Model, String> {
+/// Returns `model`, a convolutional detector, with a dynamic height and width of its input and
+/// dynamic rows of its outputs. Fails if an input is not `[batch, 3, height, width]` or an output
+/// is not `[batch, rows, columns]`. The message names the input or output.
+pub(super) fn make_canvas_dynamic(mut model: Model) -> Result<Model, String> {
     let graph = model.graph.as_mut().ok_or("the file has no graph")?;
     for input in &mut graph.input {
         let name = input.name().to_owned();
         let [_, _, height, width] = axes(input) else { return Err(format!("{name} is not an image")) };
-        (*height, *width) = (free_axis("height"), free_axis("width"));
+        (*height, *width) = (dynamic_axis("height"), dynamic_axis("width"));
     }
     for output in &mut graph.output {
         let name = output.name().to_owned();
@@ -56,7 +56,7 @@ pub(super) fn free_canvas(mut model: Model) -> Result<Model, String> {
 }
 
 /// Replaces a first value of 1 with 0 in the targets of `Reshape`.
-fn keep_first_axis(graph: &mut Graph) {
+fn keep_batch_axis_in_reshapes(graph: &mut Graph) {
     let reshapes = graph.node.iter().filter(|node| node.is("Reshape"));
     let targets: Vec<String> = reshapes.filter_map(|node| node.input.get(1).cloned()).collect();
     let is_target = |name: &str| targets.iter().any(|target| target == name);
@@ -86,7 +86,7 @@ fn axes(value: &mut ValueInfo) -> &mut [Axis] {
     shape.map_or(&mut [], |shape| shape.axes.as_mut_slice())
 }
 
-fn free_axis(name: &str) -> Axis {
+fn dynamic_axis(name: &str) -> Axis {
     Axis { name: Some(name.to_owned()), ..Axis::default() }
 }
 
@@ -96,34 +96,36 @@ mod tests {
     use super::super::proto::{TensorType, ValueType};
     use super::*;
     use crate::backend::{Backend, BatchView, OnnxModel, Placement};
-    use crate::onnx::builder::{Axis as Side, Graph as Builder};
+    use crate::onnx::builder::{Axis::Fixed, Graph as Builder};
     use crate::onnx::{read, write};
 
-    /// Returns an export for a batch of one: the channel means of one 4x4 image, as one row.
+    /// Returns a model with a fixed batch axis of length 1. Its output is a row with the mean of
+    /// each channel of a 4x4 image.
     fn fixed_model() -> Vec<u8> {
         let mut graph = Builder::new();
-        graph.input("input", &[Side::Fixed(1), Side::Fixed(3), Side::Fixed(4), Side::Fixed(4)]);
-        graph.node("GlobalAveragePool", &["input"], "means", &[]);
-        graph.integers("row", &[1, -1]);
-        graph.node("Reshape", &["means", "row"], "output", &[]);
-        graph.output("output", &[Side::Fixed(1), Side::Fixed(3)]);
+        graph.add_input("input", &[Fixed(1), Fixed(3), Fixed(4), Fixed(4)]);
+        graph.add_named_node("GlobalAveragePool", &["input"], "means", &[]);
+        graph.add_integers("row", &[1, -1]);
+        graph.add_named_node("Reshape", &["means", "row"], "output", &[]);
+        graph.add_output("output", &[Fixed(1), Fixed(3)]);
         graph.encode()
     }
 
     #[test]
-    fn freed_batch_axis_keeps_item_rows() {
-        let freed = free_batch(read(fixed_model().into()).unwrap()).unwrap();
-        assert_eq!(free_batch(freed.clone()).unwrap(), freed, "a free axis stays free");
+    fn dynamic_batch_axis_returns_one_row_per_item() {
+        let dynamic = make_batch_axis_dynamic(read(fixed_model().into()).unwrap()).unwrap();
+        let unchanged = make_batch_axis_dynamic(dynamic.clone()).unwrap();
+        assert_eq!(unchanged, dynamic, "a dynamic axis does not change");
         let runtime = crate::runtime::Runtime::load(Some(&testing::library())).unwrap();
-        let mut session = OnnxModel::load(&runtime, &write(&freed), &Placement::CPU).unwrap();
+        let mut session = OnnxModel::load(&runtime, &write(&dynamic), &Placement::CPU).unwrap();
         let data: Vec<f32> = (0..4).flat_map(|item| vec![item as f32; 48]).collect();
-        let mut rows = (Vec::new(), Vec::new());
+        let (mut shape, mut rows) = (Vec::new(), Vec::new());
         let batch = BatchView { shape: [4, 3, 4, 4], data: &data };
         session
-            .run(batch, &mut |outputs| rows = (outputs[0].shape.clone(), outputs[0].data.to_vec()))
+            .run(batch, &mut |outputs| (shape, rows) = (outputs[0].shape.clone(), outputs[0].data.to_vec()))
             .unwrap();
-        assert_eq!(rows.0, [4, 3]);
-        assert_eq!(rows.1, [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0]);
+        assert_eq!(shape, [4, 3]);
+        assert_eq!(rows, [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0]);
     }
 
     #[test]
@@ -137,10 +139,10 @@ mod tests {
         };
         let model = Model { graph: Some(graph), ..Model::default() };
         assert_eq!(
-            free_batch(model.clone()).unwrap_err(),
+            make_batch_axis_dynamic(model.clone()).unwrap_err(),
             "the first axis of x is not a batch axis of length 1"
         );
-        assert_eq!(free_canvas(model).unwrap_err(), "x is not an image");
+        assert_eq!(make_canvas_dynamic(model).unwrap_err(), "x is not an image");
 
         assert!(read(Bytes::from_static(b"not an ONNX file")).is_err());
         assert_eq!(read(Bytes::new()).unwrap_err(), "the file has no graph");

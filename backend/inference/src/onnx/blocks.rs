@@ -48,13 +48,18 @@ fn dequantize(graph: &Graph, node: &Node) -> Result<Tensor, String> {
         graph.constant(input(node, index)).ok_or_else(|| error("an operand is not a constant"))
     };
     let quantized = operand(0)?;
-    let (values, scales, zeros) = (quantized.integers()?, operand(1)?.floats()?, operand(2)?.integers()?);
-    if scales.len() != zeros.len() {
+    let (values, scales, zero_points) =
+        (quantized.integers()?, operand(1)?.floats()?, operand(2)?.integers()?);
+    if scales.len() != zero_points.len() {
         return Err(error("it must have one zero point for each scale"));
     }
     let blocks = Blocks::new(quantized, node, scales.len())
         .ok_or_else(|| error("the blocks do not match the shape"))?;
-    Ok(Tensor::from_floats(output(node), quantized.dims.clone(), &blocks.floats(&values, &scales, &zeros)))
+    Ok(Tensor::from_floats(
+        output(node),
+        quantized.dims.clone(),
+        &blocks.dequantize(&values, &scales, &zero_points),
+    ))
 }
 
 /// The mapping from values to scales: each group of `size` neighbours along one axis has one scale.
@@ -86,15 +91,15 @@ impl Blocks {
     }
 
     /// Returns the values as FP32, row-major like `values`.
-    fn floats(&self, values: &[i64], scales: &[f32], zeros: &[i64]) -> Vec<f32> {
+    fn dequantize(&self, values: &[i64], scales: &[f32], zero_points: &[i64]) -> Vec<f32> {
         let mut floats = Vec::with_capacity(values.len());
         let planes = values.chunks_exact(self.length * self.inner);
         let blocks = planes.flat_map(|plane| plane.chunks(self.size * self.inner));
-        let parameters = scales.chunks_exact(self.inner).zip(zeros.chunks_exact(self.inner));
-        for (block, (scales, zeros)) in blocks.zip(parameters) {
+        let parameters = scales.chunks_exact(self.inner).zip(zero_points.chunks_exact(self.inner));
+        for (block, (scales, zero_points)) in blocks.zip(parameters) {
             for row in block.chunks_exact(self.inner) {
-                let row = row.iter().zip(scales.iter().zip(zeros));
-                floats.extend(row.map(|(value, (scale, zero))| (value - zero) as f32 * scale));
+                let row = row.iter().zip(scales.iter().zip(zero_points));
+                floats.extend(row.map(|(value, (scale, zero_point))| (value - zero_point) as f32 * scale));
             }
         }
         floats

@@ -1,5 +1,5 @@
-//! Builds small graphs: the image operations for devices, and the fixture models of the tests.
-use super::proto::{self, Attribute as Field, Model, Node, OperatorSet, Tensor, ValueInfo, element};
+//! Builds small graphs for the image operations on devices and for the fixture models of the tests.
+use super::proto::{self, Model, Node, OperatorSet, Tensor, ValueInfo, element};
 use super::proto::{Shape, TensorType, ValueType};
 
 #[derive(Clone, Copy, Debug)]
@@ -13,8 +13,8 @@ pub enum Element {
 #[derive(Clone, Copy, Debug)]
 pub enum Axis {
     Fixed(i64),
-    /// Any size, with a name.
-    Free(&'static str),
+    /// An axis of any length, with a name.
+    Dynamic(&'static str),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ pub enum Attribute<'a> {
 #[derive(Debug, Default)]
 pub struct Graph {
     graph: proto::Graph,
-    names: usize,
+    name_count: usize,
 }
 
 /// Operator set of the graphs.
@@ -37,75 +37,80 @@ const IR_VERSION: i64 = 7;
 
 impl Graph {
     pub fn new() -> Self {
-        Self { graph: proto::Graph { name: Some("graph".to_owned()), ..Default::default() }, names: 0 }
+        Self { graph: proto::Graph { name: Some("graph".to_owned()), ..Default::default() }, name_count: 0 }
     }
 
     /// Declares an input of floats.
-    pub fn input(&mut self, name: &str, shape: &[Axis]) {
-        self.typed_input(Element::Float, name, shape);
+    pub fn add_input(&mut self, name: &str, shape: &[Axis]) {
+        self.add_typed_input(Element::Float, name, shape);
     }
 
-    pub fn typed_input(&mut self, element: Element, name: &str, shape: &[Axis]) {
+    pub fn add_typed_input(&mut self, element: Element, name: &str, shape: &[Axis]) {
         self.graph.input.push(value_info(name, element, shape));
     }
 
     /// Declares an output of floats.
-    pub fn output(&mut self, name: &str, shape: &[Axis]) {
-        self.typed_output(Element::Float, name, shape);
+    pub fn add_output(&mut self, name: &str, shape: &[Axis]) {
+        self.add_typed_output(Element::Float, name, shape);
     }
 
-    pub fn typed_output(&mut self, element: Element, name: &str, shape: &[Axis]) {
+    pub fn add_typed_output(&mut self, element: Element, name: &str, shape: &[Axis]) {
         self.graph.output.push(value_info(name, element, shape));
     }
 
     /// Adds a constant of floats.
-    pub fn floats(&mut self, name: &str, shape: &[i64], values: &[f32]) {
+    pub fn add_floats(&mut self, name: &str, shape: &[i64], values: &[f32]) {
         self.graph.initializer.push(Tensor::from_floats(name, shape.to_vec(), values));
     }
 
     /// Adds a constant of integers.
-    pub fn integers(&mut self, name: &str, values: &[i64]) {
-        self.constant(name, &[values.len() as i64], values);
+    pub fn add_integers(&mut self, name: &str, values: &[i64]) {
+        self.add_constant(name, &[values.len() as i64], values);
     }
 
     /// Adds a scalar integer constant, and returns its name.
-    pub fn integer(&mut self, value: i64) -> String {
+    pub fn add_integer(&mut self, value: i64) -> String {
         let name = self.unique_name();
-        self.constant(&name, &[], &[value]);
+        self.add_constant(&name, &[], &[value]);
         name
     }
 
     /// Adds a constant row of floats, and returns its name.
-    pub fn row(&mut self, values: &[f32]) -> String {
+    pub fn add_row(&mut self, values: &[f32]) -> String {
         let name = self.unique_name();
-        self.floats(&name, &[values.len() as i64], values);
+        self.add_floats(&name, &[values.len() as i64], values);
         name
     }
 
     /// Adds a node, and returns the name of its output.
-    pub fn add(&mut self, operator: &str, inputs: &[&str], attributes: &[(&str, Attribute<'_>)]) -> String {
+    pub fn add_node(
+        &mut self,
+        operator: &str,
+        inputs: &[&str],
+        attributes: &[(&str, Attribute<'_>)],
+    ) -> String {
         let name = self.unique_name();
-        self.node(operator, inputs, &name, attributes);
+        self.add_named_node(operator, inputs, &name, attributes);
         name
     }
 
     /// Returns whether a constant of this name exists.
-    pub fn has(&self, name: &str) -> bool {
+    pub fn has_constant(&self, name: &str) -> bool {
         self.graph.constant(name).is_some()
     }
 
     fn unique_name(&mut self) -> String {
-        self.names += 1;
-        format!("value_{}", self.names)
+        self.name_count += 1;
+        format!("value_{}", self.name_count)
     }
 
-    fn constant(&mut self, name: &str, shape: &[i64], values: &[i64]) {
+    fn add_constant(&mut self, name: &str, shape: &[i64], values: &[i64]) {
         let raw = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.graph.initializer.push(Tensor::from_raw(name, element::INT64, shape.to_vec(), raw));
     }
 
     /// Adds a node that computes `output`. Nodes must be added in topological order.
-    pub fn node(
+    pub fn add_named_node(
         &mut self,
         operator: &str,
         inputs: &[&str],
@@ -113,8 +118,8 @@ impl Graph {
         attributes: &[(&str, Attribute<'_>)],
     ) {
         let attribute = |(name, value): &(&str, Attribute<'_>)| match value {
-            Attribute::Integers(values) => Field::integers(name, values),
-            Attribute::Integer(value) => Field::integer(name, *value),
+            Attribute::Integers(values) => proto::Attribute::integers(name, values),
+            Attribute::Integer(value) => proto::Attribute::integer(name, *value),
         };
         let mut node = Node::new(operator, inputs, output);
         node.name = Some(format!("{operator}_{}", self.graph.node.len()));
@@ -137,7 +142,7 @@ impl Graph {
 fn value_info(name: &str, element: Element, shape: &[Axis]) -> ValueInfo {
     let axis = |axis: &Axis| match axis {
         Axis::Fixed(size) => proto::Axis { value: Some(*size), ..Default::default() },
-        Axis::Free(name) => proto::Axis { name: Some((*name).to_owned()), ..Default::default() },
+        Axis::Dynamic(name) => proto::Axis { name: Some((*name).to_owned()), ..Default::default() },
     };
     let shape = Shape { axes: shape.iter().map(axis).collect() };
     let tensor = TensorType { element: Some(element as i32), shape: Some(shape) };

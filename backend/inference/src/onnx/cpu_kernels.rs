@@ -2,10 +2,10 @@
 //! kernels, and large matrix products in 8 bits.
 use super::proto::{Attribute, Graph, Model, Node, OperatorSet, Tensor, element};
 
-/// The first opset in which the operators used here broadcast shapes without attributes.
-const OLDEST_OPSET: i64 = 7;
+/// The first opset in which the operators of this module broadcast shapes without attributes.
+const MIN_OPSET: i64 = 7;
 
-/// Returns `model` without the `PRelu`s with one slope for each channel; `None` if it has none.
+/// Replaces each `PRelu` with one slope for each channel; returns `None` if `model` has none.
 ///
 /// The runtime's `PRelu` kernel processes one value at a time and does not use the blocked layout
 /// of the surrounding convolutions. The kernel takes half of the time that SFace needs. With one
@@ -16,7 +16,7 @@ const OLDEST_OPSET: i64 = 7;
 /// so models for these runtimes keep it.
 pub(super) fn expand_prelu(mut model: Model) -> Option<Model> {
     let opset = model.opset_import.iter().find(|set| matches!(set.domain(), "" | "ai.onnx"))?;
-    if opset.version() < OLDEST_OPSET {
+    if opset.version() < MIN_OPSET {
         return None;
     }
     let graph = model.graph.as_mut()?;
@@ -68,7 +68,7 @@ fn expand(graph: &mut Graph, node: &Node, slopes: &[f32]) {
 /// most accuracy.
 const MIN_INPUTS: usize = 256;
 /// Number of columns that are quantised at a time.
-const COLUMNS: usize = 16;
+const COLUMN_GROUP: usize = 16;
 /// Domain of the runtime's own operators.
 const DOMAIN: &str = "com.microsoft";
 
@@ -145,14 +145,14 @@ fn is_dense(node: &Node) -> bool {
 fn add_quantized_weights(graph: &mut Graph, weights: &Weights, output: &str) -> [String; 2] {
     let Weights { outputs, inputs, values } = weights;
     let mut bytes = vec![0_u8; values.len()];
-    let scales: Vec<f32> = values.chunks_exact(*inputs).map(|row| largest(row) / 127.0).collect();
+    let scales: Vec<f32> = values.chunks_exact(*inputs).map(|row| max_absolute(row) / 127.0).collect();
     // The bytes are transposed. Each pass over the columns writes neighbouring bytes.
-    for (group, rows) in values.chunks(inputs * COLUMNS).enumerate() {
-        let from = group * COLUMNS;
-        for (line, bytes) in bytes.chunks_exact_mut(*outputs).enumerate() {
-            let columns = rows[line..].iter().step_by(*inputs).zip(&scales[from..]);
-            for (byte, (value, scale)) in bytes[from..].iter_mut().zip(columns) {
-                *byte = nearest(value / scale);
+    for (group, rows) in values.chunks(inputs * COLUMN_GROUP).enumerate() {
+        let first_column = group * COLUMN_GROUP;
+        for (row, bytes) in bytes.chunks_exact_mut(*outputs).enumerate() {
+            let columns = rows[row..].iter().step_by(*inputs).zip(&scales[first_column..]);
+            for (byte, (value, scale)) in bytes[first_column..].iter_mut().zip(columns) {
+                *byte = round_to_byte(value / scale);
             }
         }
     }
@@ -165,7 +165,7 @@ fn add_quantized_weights(graph: &mut Graph, weights: &Weights, output: &str) -> 
 
 /// Returns the largest absolute value of a row, at least 1e-12. Maxima of separate lanes compile to
 /// vector instructions.
-fn largest(row: &[f32]) -> f32 {
+fn max_absolute(row: &[f32]) -> f32 {
     let mut lanes = [1e-12_f32; 8];
     for values in row.chunks(8) {
         for (lane, value) in lanes.iter_mut().zip(values) {
@@ -176,13 +176,13 @@ fn largest(row: &[f32]) -> f32 {
 }
 
 /// Rounds a number from -127 to 127 to the nearest signed byte, ties to even. The sum has no bits
-/// for fractions, so the addition rounds, without a call of a library.
-fn nearest(value: f32) -> u8 {
+/// for fractions, so the addition rounds the number without a library call.
+fn round_to_byte(value: f32) -> u8 {
     const WITHOUT_FRACTION: f32 = 1.5 * (1 << 23) as f32;
     (value + WITHOUT_FRACTION).to_bits() as u8
 }
 
-fn product(inputs: &[&str], output: &str) -> Node {
+fn product_node(inputs: &[&str], output: &str) -> Node {
     Node { domain: Some(DOMAIN.to_owned()), ..Node::new("DynamicQuantizeMatMul", inputs, output) }
 }
 
@@ -194,7 +194,7 @@ fn quantize_dense(graph: &mut Graph, node: &Node, weights: &Weights) {
         // The empty name omits the zero points.
         inputs.extend(["", bias.as_str()]);
     }
-    graph.node.push(product(&inputs, output));
+    graph.node.push(product_node(&inputs, output));
 }
 
 fn quantize_convolution(graph: &mut Graph, node: &Node, weights: &Weights) {
@@ -207,7 +207,7 @@ fn quantize_convolution(graph: &mut Graph, node: &Node, weights: &Weights) {
         Node { attribute, ..Node::new("Transpose", &[from], to) }
     };
     graph.node.push(transposed(&node.input[0], &last, [0, 2, 3, 1]));
-    graph.node.push(product(&[&last, &weight, &scale], &mixed));
+    graph.node.push(product_node(&[&last, &weight, &scale], &mixed));
     graph.node.push(transposed(&mixed, &first, [0, 3, 1, 2]));
     // A depthwise 1x1 convolution converts the result back to the blocked layout. It adds the bias,
     // and the runtime fuses a normalisation that follows.
@@ -226,16 +226,19 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::backend::{Backend, BatchView, OnnxModel, Placement};
-    use crate::onnx::builder::{Attribute as Value, Axis, Graph as Builder};
+    use crate::onnx::builder::{
+        Attribute::{Integer, Integers},
+        Axis, Graph as Builder,
+    };
     use crate::onnx::{read, write};
 
     /// Returns a model with one `PRelu` over three channels.
     fn prelu_model(slope: &[i64], values: &[f32; 3]) -> Vec<u8> {
         let mut graph = Builder::new();
-        graph.input("input", &[Axis::Fixed(1), Axis::Fixed(3), Axis::Fixed(5), Axis::Fixed(7)]);
-        graph.floats("slope", slope, values);
-        graph.node("PRelu", &["input", "slope"], "output", &[]);
-        graph.output("output", &[Axis::Fixed(1), Axis::Fixed(3), Axis::Fixed(5), Axis::Fixed(7)]);
+        graph.add_input("input", &[Axis::Fixed(1), Axis::Fixed(3), Axis::Fixed(5), Axis::Fixed(7)]);
+        graph.add_floats("slope", slope, values);
+        graph.add_named_node("PRelu", &["input", "slope"], "output", &[]);
+        graph.add_output("output", &[Axis::Fixed(1), Axis::Fixed(3), Axis::Fixed(5), Axis::Fixed(7)]);
         graph.encode()
     }
 
@@ -261,7 +264,7 @@ mod tests {
             for (a, b) in expected.iter().zip(&actual) {
                 assert!((a - b).abs() <= 1e-5 * a.abs().max(1.0), "{a} {b}");
             }
-            assert_ne!(expected, data, "the slopes matter");
+            assert_ne!(expected, data, "the slopes change the values");
         }
     }
 
@@ -271,31 +274,36 @@ mod tests {
         assert!(expand_prelu(read(prelu_model(&[3], &[0.1; 3]).into()).unwrap()).is_none());
     }
 
-    /// Builds a model that widens three channels to 256, and mixes them to 8 with a 1x1 convolution
-    /// with bias. A dense layer then combines all pixels.
+    /// Builds a model with two convolutions and a dense layer. The first convolution has 3 inputs
+    /// and 256 outputs. The second one is a 1x1 convolution with bias and 8 outputs.
     fn products_model(step: i64) -> Vec<u8> {
         let mut graph = Builder::new();
         let side = 6;
-        graph.input("input", &[Axis::Fixed(1), Axis::Fixed(3), Axis::Fixed(side), Axis::Fixed(side)]);
+        graph.add_input("input", &[Axis::Fixed(1), Axis::Fixed(3), Axis::Fixed(side), Axis::Fixed(side)]);
         // Neighbouring values have different signs. Processors without instructions for 8-bit
         // products add two neighbouring products in 16 bits, and the sum of two large products of
         // one sign would saturate. The negative values are smaller, so that sums do not cancel out.
         let wave = |count: usize, speed: f32| {
-            let mean = |i| if i % 2 == 0 { 1.0 } else { -0.4 };
-            (0..count).map(|i| mean(i) + 0.3 * (i as f32 * speed).sin()).collect::<Vec<f32>>()
+            let base = |i| if i % 2 == 0 { 1.0 } else { -0.4 };
+            (0..count).map(|i| base(i) + 0.3 * (i as f32 * speed).sin()).collect::<Vec<f32>>()
         };
-        graph.floats("widen", &[256, 3, 1, 1], &wave(768, 0.7));
-        graph.floats("mix", &[8, 256, 1, 1], &wave(2048, 1.3));
-        graph.floats("bias", &[8], &wave(8, 2.1));
-        graph.node("Conv", &["input", "widen"], "wide", &[]);
-        graph.node("Conv", &["wide", "mix", "bias"], "mixed", &[("strides", Value::Integers(&[step, step]))]);
+        graph.add_floats("widen", &[256, 3, 1, 1], &wave(768, 0.7));
+        graph.add_floats("mix", &[8, 256, 1, 1], &wave(2048, 1.3));
+        graph.add_floats("bias", &[8], &wave(8, 2.1));
+        graph.add_named_node("Conv", &["input", "widen"], "wide", &[]);
+        graph.add_named_node(
+            "Conv",
+            &["wide", "mix", "bias"],
+            "mixed",
+            &[("strides", Integers(&[step, step]))],
+        );
         let pixels = 8 * (6 / step) * (6 / step);
-        graph.integers("row", &[1, pixels]);
-        graph.node("Reshape", &["mixed", "row"], "flat", &[]);
-        graph.floats("dense", &[16, pixels], &wave(16 * pixels as usize, 0.9));
-        graph.floats("shift", &[16], &wave(16, 1.7));
-        graph.node("Gemm", &["flat", "dense", "shift"], "output", &[("transB", Value::Integer(1))]);
-        graph.output("output", &[Axis::Fixed(1), Axis::Fixed(16)]);
+        graph.add_integers("row", &[1, pixels]);
+        graph.add_named_node("Reshape", &["mixed", "row"], "flat", &[]);
+        graph.add_floats("dense", &[16, pixels], &wave(16 * pixels as usize, 0.9));
+        graph.add_floats("shift", &[16], &wave(16, 1.7));
+        graph.add_named_node("Gemm", &["flat", "dense", "shift"], "output", &[("transB", Integer(1))]);
+        graph.add_output("output", &[Axis::Fixed(1), Axis::Fixed(16)]);
         graph.encode()
     }
 
@@ -325,13 +333,13 @@ mod tests {
         let errors: Vec<f32> = expected.iter().zip(&actual).map(|(a, b)| a - b).collect();
         assert_eq!(expected.len(), actual.len());
         assert!(length(&errors) < 0.03 * length(&expected), "{} of {}", length(&errors), length(&expected));
-        assert!(length(&errors) > 0.0, "the products are not FP32");
+        assert!(length(&errors) > 0.0, "the products are computed in INT8");
     }
 
     #[test]
     fn rounds_weights_to_nearest_quantisation_step() {
         // More columns than are quantised at a time, and values between two steps.
-        let (outputs, inputs) = (COLUMNS + 3, 256);
+        let (outputs, inputs) = (COLUMN_GROUP + 3, 256);
         let value = |i: usize| if i.is_multiple_of(7) { 63.5 } else { ((i * 89) % 255) as f32 - 127.0 };
         let values: Vec<f32> = (0..outputs * inputs).map(|i| value(i) * (i / inputs + 1) as f32).collect();
         let mut graph = Graph::default();

@@ -1,6 +1,6 @@
 //! Reads and writes ONNX files without a runtime, and converts a model to the forms in which it is
-//! loaded. Each module beside this one converts a [`proto::Model`] to an equivalent one. This
-//! module does not decide how sessions use the result.
+//! loaded. The modules `axes`, `blocks` and `cpu_kernels` convert a [`proto::Model`] to an
+//! equivalent one. This module does not decide how sessions use the result.
 mod axes;
 mod blocks;
 pub mod builder;
@@ -8,7 +8,7 @@ mod cpu_kernels;
 mod proto;
 
 use crate::manifest::{ModelFamily, ModelFile, ModelKind, ResolvedPack, WeightStorage};
-use axes::{free_batch, free_canvas, has_fixed_canvas};
+use axes::{has_fixed_canvas, make_batch_axis_dynamic, make_canvas_dynamic};
 use blocks::expand_blocks;
 use bytes::Bytes;
 use cpu_kernels::{expand_prelu, quantize_products};
@@ -49,26 +49,26 @@ pub(crate) struct ModelForms {
 }
 
 impl ModelForms {
-    /// Reads a model file and builds both forms from `bytes`. A file that needs no conversion keeps
-    /// its original bytes. Fails with a message about how the file differs from its description in
-    /// the manifest.
+    /// Builds both forms from `bytes`, the content of a model file. If no conversion is necessary,
+    /// the bytes do not change. Fails with a message that describes how the file differs from its
+    /// description in the manifest.
     pub(crate) fn from_file(file: &ModelFile, bytes: Vec<u8>) -> Result<Self, String> {
         let original = Bytes::from(bytes);
         let mut model = read(original.clone())?;
-        let mut changed = false;
+        let mut is_changed = false;
         if file.weights == WeightStorage::Int8Blocks {
             model = expand_blocks(model)?;
-            changed = true;
+            is_changed = true;
         }
-        // Nothing in this network depends on the canvas size.
+        // No part of this network depends on the size of the canvas.
         if file.family == ModelFamily::Yunet
             && has_fixed_canvas(&model)
-            && let Ok(freed) = free_canvas(model.clone())
+            && let Ok(dynamic) = make_canvas_dynamic(model.clone())
         {
-            model = freed;
-            changed = true;
+            model = dynamic;
+            is_changed = true;
         }
-        let general = if changed { write(&model).into() } else { original };
+        let general = if is_changed { write(&model).into() } else { original };
         let cpu = expand_prelu(model).map_or_else(|| general.clone(), |model| write(&model).into());
         Ok(Self { general, cpu })
     }
@@ -81,8 +81,8 @@ impl ModelForms {
         Ok(write(&expand_prelu(model.clone()).unwrap_or(model)).into())
     }
 
-    /// Returns [`Self::general`] with a free batch axis.
-    pub(crate) fn batched(&self) -> Result<Bytes, String> {
-        Ok(write(&free_batch(read(self.general.clone())?)?).into())
+    /// Returns [`Self::general`] with a dynamic batch axis.
+    pub(crate) fn with_dynamic_batch_axis(&self) -> Result<Bytes, String> {
+        Ok(write(&make_batch_axis_dynamic(read(self.general.clone())?)?).into())
     }
 }

@@ -6,7 +6,7 @@ use crate::devices::{self, Drivers};
 use crate::ep::Provider;
 
 /// Start of the message about results that differ from the CPU's.
-pub(crate) const DISAGREES: &str = "its results differ from the CPU's: ";
+pub(crate) const DIFFERS: &str = "its results differ from the CPU's: ";
 
 /// The driver's own library; the provider and CUDA's libraries load it by this name.
 const DRIVER_LIBRARY: &str = "libcuda.so";
@@ -32,7 +32,7 @@ const DEVICE_ID: [&str; 3] = ["invalid device ordinal", "cuda failure 101:", "hi
 /// `cudaErrorNoKernelImageForDevice`.
 const DEVICE_UNSUPPORTED: [&str; 2] = ["no kernel image is available", "cuda failure 209:"];
 /// Libraries that ONNX Runtime opens itself, with its messages when they are missing.
-const OPENED_LATER: [(&str, &str); 3] = [
+const OPENED_BY_RUNTIME: [(&str, &str); 3] = [
     ("cudnn is not available", "libcudnn.so.9"),
     ("cudnn library was not found", "libcudnn.so.9"),
     ("unable to load any libcudart", "libcudart.so.13"),
@@ -49,13 +49,13 @@ const OUT_OF_DATE: [&str; 4] = [
 /// Classifies `text`, the error from an attempt to use `provider`, and returns it as a failure of
 /// that kind. Queries the drivers for details.
 pub(crate) fn diagnose(provider: Provider, device_id: u32, text: &str) -> Unavailable {
-    Unavailable::new(provider, kind(provider, device_id, text, &devices::drivers(provider)), text)
+    Unavailable::new(provider, find_kind(provider, device_id, text, &devices::drivers(provider)), text)
 }
 
-fn kind(provider: Provider, id: u32, text: &str, drivers: &Drivers) -> UnavailableKind {
+fn find_kind(provider: Provider, id: u32, text: &str, drivers: &Drivers) -> UnavailableKind {
     let lower = text.to_ascii_lowercase();
     let contains_any = |phrases: &[&str]| phrases.iter().any(|phrase| lower.contains(phrase));
-    if text.starts_with(DISAGREES) {
+    if text.starts_with(DIFFERS) {
         return UnavailableKind::Disagrees;
     }
     if let Some(name) = missing_library(text) {
@@ -79,7 +79,7 @@ fn kind(provider: Provider, id: u32, text: &str, drivers: &Drivers) -> Unavailab
         UnavailableKind::DeviceUnsupported
     } else if is_out_of_memory(text) {
         UnavailableKind::OutOfMemory
-    } else if let Some((_, name)) = OPENED_LATER.iter().find(|(phrase, _)| lower.contains(phrase)) {
+    } else if let Some((_, name)) = OPENED_BY_RUNTIME.iter().find(|(phrase, _)| lower.contains(phrase)) {
         UnavailableKind::LibraryMissing { name: (*name).to_owned() }
     } else if contains_any(&OUT_OF_DATE) {
         UnavailableKind::RuntimeOutOfDate
@@ -137,7 +137,7 @@ pub(super) fn without_source_location(text: &str) -> String {
     let text = text[start..].trim();
     let text = ["CUDA failure ", "HIP failure "]
         .iter()
-        .find_map(|call| text.find(call))
+        .find_map(|prefix| text.find(prefix))
         .map_or(text, |at| &text[at..]);
     // `CUDA failure 999: unknown error ; GPU=0 ; hostname=… ; file=… ; line=65 ;
     // expr=cudaSetDevice(id);`
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     fn classify(text: &str) -> UnavailableKind {
-        kind(Provider::Cuda, 3, text, &Drivers { version: Some("535.183.01".into()), devices: 2 })
+        find_kind(Provider::Cuda, 3, text, &Drivers { version: Some("535.183.01".into()), devices: 2 })
     }
 
     fn missing(name: &str) -> UnavailableKind {
@@ -170,10 +170,10 @@ mod tests {
     #[test]
     fn loader_errors_name_missing_library_or_driver() {
         let loader = |text: &str| classify(&format!("{LOADER}{text}"));
-        let absent = ": cannot open shared object file: No such file or directory";
-        assert_eq!(loader(&format!("libcublasLt.so.13{absent}")), missing("libcublasLt.so.13"));
-        assert_eq!(loader(&format!("libcuda.so.1{absent}")), UnavailableKind::DriverMissing);
-        let provider = format!("/opt/onnxruntime/libonnxruntime_providers_cuda.so{absent}");
+        let not_found = ": cannot open shared object file: No such file or directory";
+        assert_eq!(loader(&format!("libcublasLt.so.13{not_found}")), missing("libcublasLt.so.13"));
+        assert_eq!(loader(&format!("libcuda.so.1{not_found}")), UnavailableKind::DriverMissing);
+        let provider = format!("/opt/onnxruntime/libonnxruntime_providers_cuda.so{not_found}");
         assert_eq!(loader(&provider), missing("libonnxruntime_providers_cuda.so"));
         assert_eq!(
             classify("dlopen(libonnxruntime.dylib): Library not loaded: @rpath/libomp.dylib"),
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn failed_comparison_is_classified_as_disagreement() {
-        let text = format!("{DISAGREES}at batch 4 by 12.0 %; up to 3 % is allowed");
+        let text = format!("{DIFFERS}at batch 4 by 12.0 %; up to 3 % is allowed");
         assert_eq!(classify(&text), UnavailableKind::Disagrees);
     }
 }

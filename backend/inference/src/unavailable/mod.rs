@@ -2,7 +2,7 @@
 //! `diagnosis` finds the kind from an error message.
 mod diagnosis;
 
-pub(crate) use diagnosis::{DISAGREES, diagnose, is_out_of_memory};
+pub(crate) use diagnosis::{DIFFERS, diagnose, is_out_of_memory};
 
 use crate::GpuBackend;
 use crate::ep::Provider;
@@ -86,7 +86,7 @@ impl UnavailableKind {
 
     /// Returns whether every operation would fail for this reason on the same device, so that one
     /// attempt is enough.
-    pub(crate) fn concerns_all_operations(&self) -> bool {
+    pub(crate) fn affects_all_operations(&self) -> bool {
         matches!(
             self,
             Self::NotInBuild
@@ -120,10 +120,10 @@ impl Unavailable {
 
     /// Returns why this program and the ONNX Runtime in the file `library` cannot use `provider`;
     /// `None` if it can be tried. The library must be loaded.
-    pub(crate) fn absence(provider: Provider, library: &Path) -> Option<Self> {
-        let kind = if !provider.in_build() {
+    pub(crate) fn check(provider: Provider, library: &Path) -> Option<Self> {
+        let kind = if !provider.is_in_build() {
             UnavailableKind::NotInBuild
-        } else if !provider.in_library() {
+        } else if !provider.is_in_library() {
             UnavailableKind::NotInLibrary { library: library.display().to_string() }
         } else {
             return None;
@@ -139,15 +139,15 @@ impl Unavailable {
 
     /// Returns the problem as one sentence without a full stop.
     pub fn message(&self) -> String {
-        let amd = self.provider == Some(Provider::Migraphx);
-        let maker = if amd { "AMD" } else { "NVIDIA" };
+        let is_amd = self.provider == Some(Provider::Migraphx);
+        let vendor = if is_amd { "AMD" } else { "NVIDIA" };
         match &self.kind {
             UnavailableKind::NotInBuild => "this program was built without it".to_owned(),
             UnavailableKind::NotInLibrary { library } => {
                 format!("the loaded ONNX Runtime {library} was built without it")
             }
             UnavailableKind::LibraryMissing { name } => format!("the library {name} is missing"),
-            UnavailableKind::DriverMissing if amd => "the AMD GPU driver is missing".to_owned(),
+            UnavailableKind::DriverMissing if is_amd => "the AMD GPU driver is missing".to_owned(),
             UnavailableKind::DriverMissing => {
                 "the NVIDIA driver is missing (its library libcuda.so.1 was not found)".to_owned()
             }
@@ -168,13 +168,13 @@ impl Unavailable {
             UnavailableKind::DriverMismatch => {
                 "the NVIDIA driver's library and its kernel module have different versions".to_owned()
             }
-            UnavailableKind::NoDevice { listed: 0 } => format!("there is no {maker} GPU"),
+            UnavailableKind::NoDevice { listed: 0 } => format!("there is no {vendor} GPU"),
             UnavailableKind::NoDevice { listed } => {
-                format!("the driver lists {}, but this process has no access to them", gpu_count(*listed))
+                format!("the driver lists {}, but this process has no access to them", gpus_text(*listed))
             }
             UnavailableKind::DeviceId { id, listed: 0 } => format!("there is no GPU with the number {id}"),
             UnavailableKind::DeviceId { id, listed } => {
-                format!("there is no GPU with the number {id}; the driver lists {}", gpu_count(*listed))
+                format!("there is no GPU with the number {id}; the driver lists {}", gpus_text(*listed))
             }
             UnavailableKind::DeviceUnsupported => "the libraries do not support this GPU".to_owned(),
             UnavailableKind::OutOfMemory => "the GPU does not have enough free memory".to_owned(),
@@ -191,11 +191,11 @@ impl Unavailable {
 
     /// Returns what the operator should do; `None` if nothing can be done on this machine.
     pub fn advice(&self) -> Option<String> {
-        let amd = self.provider == Some(Provider::Migraphx);
+        let is_amd = self.provider == Some(Provider::Migraphx);
         let advice = match &self.kind {
             UnavailableKind::NotInLibrary { .. } => return self.library_advice(),
             UnavailableKind::LibraryMissing { name } => Package::from_library(name).advice(),
-            UnavailableKind::DriverMissing | UnavailableKind::NoDevice { .. } if amd => {
+            UnavailableKind::DriverMissing | UnavailableKind::NoDevice { .. } if is_amd => {
                 "install ROCm's driver; /dev/kfd and /dev/dri must be visible to this process".to_owned()
             }
             UnavailableKind::DriverMissing => {
@@ -255,8 +255,9 @@ impl Unavailable {
         }
     }
 
-    /// Returns how close the provider came to running. The closest one's reason is reported.
-    fn nearness(&self) -> u8 {
+    /// Returns the priority of the reason in reports. It is higher if the provider came closer to
+    /// running.
+    fn report_priority(&self) -> u8 {
         let is_other_system = match self.provider {
             Some(Provider::CoreMl) => !cfg!(target_os = "macos"),
             Some(Provider::Cuda | Provider::Tensorrt | Provider::Migraphx) => !cfg!(target_os = "linux"),
@@ -279,7 +280,7 @@ fn supports_cuda_13(driver: &str) -> bool {
         .is_some_and(|major: u32| major >= MIN_CUDA_13_DRIVER)
 }
 
-fn gpu_count(count: usize) -> String {
+fn gpus_text(count: usize) -> String {
     format!("{count} {}", if count == 1 { "GPU" } else { "GPUs" })
 }
 
@@ -297,18 +298,18 @@ impl fmt::Display for Unavailable {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Why the provider that came closest to working is unavailable.
-    pub nearest: Unavailable,
+    pub main_reason: Unavailable,
     /// The original message of each provider that was tried, one per line.
     pub detail: String,
 }
 
 impl Refusal {
-    /// Builds the refusal from the providers that were tried, best first.
-    pub(crate) fn from_attempts(tried: &[Unavailable]) -> Self {
-        let mut nearest: Option<&Unavailable> = None;
-        for failure in tried {
-            if nearest.is_none_or(|best| failure.nearness() > best.nearness()) {
-                nearest = Some(failure);
+    /// Builds the refusal from the failures of the providers, the best provider first.
+    pub(crate) fn from_attempts(failures: &[Unavailable]) -> Self {
+        let mut main_reason: Option<&Unavailable> = None;
+        for failure in failures {
+            if main_reason.is_none_or(|best| failure.report_priority() > best.report_priority()) {
+                main_reason = Some(failure);
             }
         }
         let line = |failure: &Unavailable| match failure.provider {
@@ -316,20 +317,22 @@ impl Refusal {
             None => failure.detail.clone(),
         };
         Self {
-            nearest: nearest.cloned().unwrap_or_else(Unavailable::switched_off),
-            detail: tried.iter().map(line).collect::<Vec<_>>().join("\n"),
+            main_reason: main_reason.cloned().unwrap_or_else(Unavailable::switched_off),
+            detail: failures.iter().map(line).collect::<Vec<_>>().join("\n"),
         }
     }
 
     /// Returns the provider's name and a colon, if there is a provider.
     pub(crate) fn provider(&self) -> String {
-        self.nearest.provider.map(|provider| format!("{}: ", provider.name())).unwrap_or_default()
+        self.main_reason.provider.map(|provider| format!("{}: ", provider.name())).unwrap_or_default()
     }
 
-    /// Returns the advice, and how to run without a GPU.
+    /// Returns the advice, including how to run without a GPU.
     pub(crate) fn advice_or_cpu(&self) -> String {
-        let without = "set FORCE_GPU_ONLY=false to run on the CPU";
-        self.nearest.advice().map_or_else(|| without.to_owned(), |advice| format!("{advice}; or {without}"))
+        let cpu_advice = "set FORCE_GPU_ONLY=false to run on the CPU";
+        self.main_reason
+            .advice()
+            .map_or_else(|| cpu_advice.to_owned(), |advice| format!("{advice}; or {cpu_advice}"))
     }
 }
 
@@ -341,13 +344,13 @@ impl From<Unavailable> for Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.nearest.fmt(f)
+        self.main_reason.fmt(f)
     }
 }
 
 /// Returns the argument of `scripts/gpu-runtime` that installs the libraries for `backend`, for a
 /// program set up by `scripts/run`. Returns `None` if the script installs nothing for it.
-pub fn gpu_runtime(backend: GpuBackend) -> Option<&'static str> {
+pub fn gpu_runtime_argument(backend: GpuBackend) -> Option<&'static str> {
     let has_only_amd = || {
         let devices = crate::devices::discover();
         !devices.is_empty() && devices.iter().all(|device| device.backend == Provider::Migraphx.name())
@@ -405,7 +408,7 @@ impl Package {
     fn from_library(library: &str) -> Self {
         PACKAGES
             .iter()
-            .find(|(start, _)| library.starts_with(start))
+            .find(|(prefix, _)| library.starts_with(prefix))
             .map_or(Self::Other, |(_, package)| *package)
     }
 

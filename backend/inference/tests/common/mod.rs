@@ -1,4 +1,4 @@
-//! Engines and photographs for the tests on real models.
+//! Starts engines and loads photographs for the tests on real models.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 use inference::backend::OnnxModel;
 use inference::batcher::{Batcher, Device, Limits};
@@ -64,13 +64,16 @@ pub fn drawing(name: &str) -> Frame {
     vision::decode(&testing::drawing(name), &vision::Limits::default()).unwrap().frame
 }
 
-/// Returns the image, padded with black to the right and below to the next multiple of 32.
-pub fn padded(frame: &Frame) -> Frame {
+/// Returns the image with a black border at the right and at the bottom. Both sides become
+/// multiples of 32.
+pub fn pad(frame: &Frame) -> Frame {
     let (width, height) = (frame.width().next_multiple_of(32), frame.height().next_multiple_of(32));
     let mut canvas = Frame::filled(width, height, [0, 0, 0]);
-    let (from, to) = (frame.width() as usize * 3, width as usize * 3);
-    for (row, target) in frame.data().chunks_exact(from).zip(canvas.data_mut().chunks_exact_mut(to)) {
-        target[..from].copy_from_slice(row);
+    let (row_bytes, target_bytes) = (frame.width() as usize * 3, width as usize * 3);
+    for (row, target) in
+        frame.data().chunks_exact(row_bytes).zip(canvas.data_mut().chunks_exact_mut(target_bytes))
+    {
+        target[..row_bytes].copy_from_slice(row);
     }
     canvas
 }
@@ -81,7 +84,7 @@ pub async fn detect_at_640(engine: &Engine, frame: &Frame) -> Vec<Detection> {
     let canvas = Arc::new(letterbox.draw(frame));
     let result =
         engine.detect(canvas, engine.detector().min_score, inference::Priority::Interactive).await.unwrap();
-    result.output.iter().map(|face| letterbox.restore(face)).collect()
+    result.output.iter().map(|face| letterbox.map_to_image(face)).collect()
 }
 
 /// Starts a model on one session. A batch runs when `max_batch` requests have arrived.
@@ -92,7 +95,7 @@ pub fn batcher<M: Model>(model: M, session: OnnxModel, max_batch: usize) -> Batc
     Batcher::start(model, vec![device], limits).unwrap()
 }
 
-/// Two things and the similarity of their embeddings.
+/// Two items and the similarity of their embeddings.
 pub type Pair<T> = (f32, T, T);
 
 /// Returns the pairs of one person, the least similar first, and those of two people, the most
@@ -132,8 +135,8 @@ pub fn oracle_face(value: &serde_json::Value) -> Detection {
             Rect { x: b[0], y: b[1], width: b[2] - b[0], height: b[3] - b[1] }
         }
     };
-    let k = numbers(&value["landmarks"]);
-    let landmarks: Landmarks = std::array::from_fn(|i| Point { x: k[2 * i], y: k[2 * i + 1] });
+    let points = numbers(&value["landmarks"]);
+    let landmarks: Landmarks = std::array::from_fn(|i| Point { x: points[2 * i], y: points[2 * i + 1] });
     Detection { bbox, det_score: value["score"].as_f64().unwrap() as f32, landmarks }
 }
 
@@ -145,7 +148,7 @@ pub fn iou(a: &Rect, b: &Rect) -> f32 {
 }
 
 /// Returns the face of `faces` that overlaps `expected` most.
-pub fn closest<'a>(faces: &'a [Detection], expected: &Detection) -> Option<&'a Detection> {
+pub fn most_overlapping<'a>(faces: &'a [Detection], expected: &Detection) -> Option<&'a Detection> {
     faces.iter().max_by(|a, b| iou(&a.bbox, &expected.bbox).total_cmp(&iou(&b.bbox, &expected.bbox)))
 }
 
@@ -159,26 +162,26 @@ pub fn distance(a: &Rect, b: &Rect) -> (f32, f32) {
 
 /// Returns whether the two are the same face within the tolerances of the reference: 2 px or 2 %,
 /// and 0.02 in score.
-pub fn agrees(face: &Detection, expected: &Detection) -> bool {
+pub fn is_same_face(face: &Detection, expected: &Detection) -> bool {
     let (pixels, share) = distance(&face.bbox, &expected.bbox);
     (pixels <= 2.0 || share <= 0.02) && (face.det_score - expected.det_score).abs() <= 0.02
 }
 
 /// Returns the oracle's clear faces (score 0.7 and more) that are not among `detections`.
-pub fn missed<'a>(detections: &[Detection], oracle: &'a [Detection]) -> Vec<&'a Detection> {
+pub fn missed_faces<'a>(detections: &[Detection], oracle: &'a [Detection]) -> Vec<&'a Detection> {
     let clear = oracle.iter().filter(|f| f.det_score >= 0.7);
-    clear.filter(|expected| !detections.iter().any(|face| agrees(face, expected))).collect()
+    clear.filter(|expected| !detections.iter().any(|face| is_same_face(face, expected))).collect()
 }
 
 /// Returns clear faces of `detections` (score 0.72 and more) that overlap no face of the oracle.
-pub fn invented<'a>(detections: &'a [Detection], oracle: &[Detection]) -> Vec<&'a Detection> {
+pub fn unexpected_faces<'a>(detections: &'a [Detection], oracle: &[Detection]) -> Vec<&'a Detection> {
     let clear = detections.iter().filter(|f| f.det_score >= 0.72);
     clear.filter(|face| oracle.iter().all(|expected| iou(&expected.bbox, &face.bbox) < 0.3)).collect()
 }
 
 /// Builds a shared library that has ONNX Runtime's entry point and reports `version`.
-pub fn impostor(folder: &Path, version: &str) -> PathBuf {
-    let source = folder.join("impostor.rs");
+pub fn build_fake_library(folder: &Path, version: &str) -> PathBuf {
+    let source = folder.join("fake_library.rs");
     let text = format!(
         r#"
         #[repr(C)] pub struct Base {{ api: extern "C" fn(u32) -> *const u8, version: extern "C" fn() -> *const u8 }}
@@ -189,7 +192,7 @@ pub fn impostor(folder: &Path, version: &str) -> PathBuf {
         "#
     );
     std::fs::write(&source, text).unwrap();
-    let target = folder.join(format!("libimpostor{}.so", version.replace('.', "_")));
+    let target = folder.join(format!("libfake{}.so", version.replace('.', "_")));
     testing::build_library(&source, &target, &[]);
     target
 }

@@ -3,7 +3,7 @@
 use crate::common::*;
 use inference::{Embedding, Engine};
 use testing::film::{Codec, Container, Encoding, Film};
-use testing::people::alike;
+use testing::people::lookalike_of;
 use vision::Detection;
 
 /// Images with one face each, and the person's name.
@@ -51,8 +51,8 @@ async fn default_pack_detects_and_distinguishes_drawn_people() {
     assert!(different[0].0 < threshold - 0.02, "{:?}", &different[..5]);
 }
 
-/// Every this many frames is analysed.
-const STEP: usize = 10;
+/// The distance in frames between two analysed frames.
+const FRAME_STEP: usize = 10;
 
 #[testing::test]
 async fn default_pack_matches_ground_truth_of_standard_film() {
@@ -61,7 +61,7 @@ async fn default_pack_matches_ground_truth_of_standard_film() {
     let mut frames = film.frames();
     let (mut ious, mut missed, mut extra) = (Vec::new(), Vec::new(), Vec::new());
     let mut embeddings = Vec::new();
-    for expected in truth.frames.iter().step_by(STEP) {
+    for expected in truth.frames.iter().step_by(FRAME_STEP) {
         let frame = frames.draw(expected.index);
         let detections = detect_at_640(&engine, &frame).await;
         for face in expected.faces.iter().filter(|face| face.is_clear()) {
@@ -88,21 +88,22 @@ async fn default_pack_matches_ground_truth_of_standard_film() {
     assert!(missed.len() * 50 <= faces, "{missed:?}");
     assert!(extra.len() * 50 <= faces, "{extra:?}");
     assert!(mean >= 0.7, "{mean}");
-    similarities(&engine, &embeddings);
+    check_similarities(&engine, &embeddings);
 }
 
-/// Checks that faces of one person match, that others do not, and that the two people who look
-/// alike are in between.
-fn similarities(engine: &Engine, embeddings: &[(u32, (u32, u32), Embedding)]) {
+/// Checks that faces of one person match and that faces of different people do not. The similarity
+/// of the two people who look alike is between these values.
+fn check_similarities(engine: &Engine, embeddings: &[(u32, (u32, u32), Embedding)]) {
     let (same, different) = pairs(embeddings);
     let (alike, different): (Vec<_>, Vec<_>) = different
         .into_iter()
-        .partition(|(_, (first, _), (second, _))| first.max(second) == &alike(*first.min(second)));
+        .partition(|(_, (first, _), (second, _))| first.max(second) == &lookalike_of(*first.min(second)));
     println!("same: {:?}\nalike: {:?}\ndifferent: {:?}", &same[..3], &alike[..3], &different[..3]);
     let embedder = engine.embedder();
     let (threshold, certain) = (embedder.match_threshold, embedder.match_threshold + embedder.cluster_margin);
     assert!(same[0].0 > certain + 0.05, "{:?}", &same[..5]);
-    // Their similarity is near the match threshold, and below the threshold for one person.
+    // The similarity of these two people is near the match threshold, and below the threshold of
+    // clustering.
     assert!((threshold - 0.05..certain).contains(&alike[0].0), "{:?}", &alike[..5]);
     assert!(different[0].0 < certain, "{:?}", &different[..5]);
 }

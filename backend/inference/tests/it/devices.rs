@@ -25,8 +25,8 @@ fn self_test_runs_every_model_and_explains_absent_providers() {
     }
     let (models, graphs) = cpu.split_at(2);
     for test in models {
-        // The files have fixed batch axes. A batch of 4 shows that the axis was freed and that
-        // results stay equal.
+        // The files have fixed batch axes. A batch of 4 shows that the axis is dynamic and that the
+        // results are equal.
         let sizes: Vec<_> = test.runs.iter().map(|run| run.batch).collect();
         assert_eq!(sizes, [1, 4], "{test:?}");
         assert!(test.runs.iter().all(|run| run.difference < 1e-3));
@@ -55,7 +55,7 @@ fn missing_openvino_falls_back_to_onnx_runtime_with_reason() {
     for operation in &report.operations[..2] {
         let reason = operation.reason.as_deref().unwrap_or_default();
         assert!(reason.starts_with("openvino: ") && reason.contains("built without it"), "{operation:?}");
-        assert!(reason.contains("scripts/openvino"), "what to do: {operation:?}");
+        assert!(reason.contains("scripts/openvino"), "the reason must name the script: {operation:?}");
         assert_eq!((operation.requested.as_str(), operation.effective.as_str()), ("cpu", "cpu"));
     }
     assert!(
@@ -91,7 +91,7 @@ fn session(runtime: &Runtime, path: &Path) -> OnnxModel {
     OnnxModel::load(runtime, &bytes, &Placement::CPU).unwrap()
 }
 
-/// Runs equal values and returns the first output.
+/// Runs a batch of equal values and returns the first output.
 fn run(model: &mut OnnxModel, shape: [usize; 4]) -> Result<Vec<f32>, BackendError> {
     let data = vec![9.0; shape.iter().product()];
     let mut values = Vec::new();
@@ -108,7 +108,7 @@ fn shapes_outside_profile_use_fallback_or_fail() {
     let models = testing::fixture_pack(folder.path());
     let detector = || session(&runtime, &models.detector.path);
     let profile = || Profile::new(detector().input_name(), [3, 64, 64], 2, PerformanceMode::Throughput);
-    let mut without_fallback = detector().limited_to(profile(), None);
+    let mut without_fallback = detector().with_profile(profile(), None);
     for shape in [[1, 3, 64, 64], [2, 3, 64, 64]] {
         run(&mut without_fallback, shape).unwrap();
     }
@@ -116,7 +116,7 @@ fn shapes_outside_profile_use_fallback_or_fail() {
         let error = run(&mut without_fallback, shape).unwrap_err().to_string();
         assert!(error.contains("outside the shapes") && error.contains("1x3x64x64"), "{error}");
     }
-    let mut with_fallback = detector().limited_to(profile(), Some(detector()));
+    let mut with_fallback = detector().with_profile(profile(), Some(detector()));
     assert_eq!(run(&mut with_fallback, [1, 3, 96, 64]), run(&mut detector(), [1, 3, 96, 64]));
 }
 
@@ -131,7 +131,7 @@ fn shape_specific_sessions_give_same_results() {
         let placement = Placement { memory_limit, ..Placement::CPU };
         let mut model =
             OnnxModel::load_for_shapes(&runtime, &bytes, &placement, &shapes, other_shapes).unwrap();
-        assert_eq!(model.sessions(), sessions);
+        assert_eq!(model.session_count(), sessions);
         for largest in [4, 1] {
             model.release_batches_above(largest);
             for shape in shapes.into_iter().chain([[2, 3, 96, 64]]) {
@@ -141,7 +141,6 @@ fn shape_specific_sessions_give_same_results() {
     }
 }
 
-/// A batch of canvases returns the faces of single runs, through the threads of devices.
 #[testing::needs(shared)]
 #[testing::test(flavor = "multi_thread")]
 async fn batch_of_canvases_equals_single_runs() {
@@ -149,7 +148,7 @@ async fn batch_of_canvases_equals_single_runs() {
     let file = builtin("compact").file(ModelKind::Detector).unwrap().clone();
     let start = |max_batch: usize| {
         let session = session(&runtime, &testing::model("face_detection_yunet_dynamic.onnx"));
-        let model = DetectorModel::new(&file, session.input(), session.outputs()).unwrap();
+        let model = DetectorModel::new(&file, session.input_shape(), session.output_count()).unwrap();
         batcher(model, session, max_batch)
     };
     let (single_batcher, batcher) = (start(1), start(4));
@@ -211,13 +210,13 @@ fn missing_gpu_causes_one_warning_for_all_operations() {
     for operation in Operation::ALL {
         assert!(texts[0].contains(operation.name()), "{texts:?}");
     }
-    assert!(texts[0].contains("cuda: the loaded ONNX Runtime"), "the provider that came closest: {texts:?}");
+    assert!(texts[0].contains("cuda: the loaded ONNX Runtime"), "{texts:?}");
     let report = engine.report();
     for operation in &report.operations {
         assert_eq!(operation.reason_kind, Some("not_in_library"));
         let detail = operation.detail.as_deref().unwrap();
         for provider in ["cuda: ", "rocm: ", "mps: "] {
-            assert!(detail.contains(provider), "every provider that was tried: {detail}");
+            assert!(detail.contains(provider), "the detail names every provider that was tried: {detail}");
         }
     }
     assert!(report.providers.iter().any(|p| p.name == "cuda" && p.in_build && !p.in_library));

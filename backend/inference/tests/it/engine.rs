@@ -83,7 +83,7 @@ async fn absent_gpu_provider_fallback_is_reported() {
 
     let frame = drawing("ada.jpg");
     assert_eq!(detect_at_640(&engine, &frame).await.len(), 1, "the engine runs on the CPU");
-    engine.ready().unwrap();
+    engine.check_ready().unwrap();
 }
 
 #[test]
@@ -119,10 +119,10 @@ fn force_gpu_only_prevents_start_without_gpu() {
         match engine.unwrap_err() {
             ref error @ StartError::GpuOnly { operation: actual_operation, ref provider, ref refusal } => {
                 assert_eq!((actual_operation, provider.as_str()), (operation.name(), "cuda"));
-                assert_eq!(refusal.nearest.kind.name(), "not_in_library");
+                assert_eq!(refusal.main_reason.kind.name(), "not_in_library");
                 let text = error.to_string();
                 let lines: Vec<&str> = text.lines().collect();
-                assert_eq!(lines.len(), 3, "what, why, and what to do: {text}");
+                assert_eq!(lines.len(), 3, "problem, reason and advice: {text}");
                 assert!(
                     lines[0].contains(operation.name()) && lines[1].contains("built without it"),
                     "{text}"
@@ -164,7 +164,7 @@ fn unusable_model_error_names_file() {
 
     let embedder = std::fs::read(path("fixture_embedder.onnx")).unwrap();
     let error = model_error(&config(), &pack_with_detector(folder.path(), &embedder));
-    assert!(error.contains("1 outputs"), "an embedder that the manifest describes as YuNet: {error}");
+    assert!(error.contains("1 outputs"), "{error}");
 
     let mut changed = pack_with_detector(folder.path(), &embedder);
     changed.pack.files[0].sha256 = hex::encode([0; 32]);
@@ -225,23 +225,23 @@ async fn concurrent_detections_equal_single_runs() {
     for task in tasks {
         task.await.unwrap();
     }
-    let (infos, detector) = (engine.embedder().clone(), engine.detector().clone());
+    let (embedder, detector) = (engine.embedder().clone(), engine.detector().clone());
     assert_eq!(
-        (infos.name.as_str(), detector.name.as_str()),
+        (embedder.name.as_str(), detector.name.as_str()),
         ("face_recognition_sface_2021dec_int8bq", "face_detection_yunet_2023mar_int8bq")
     );
-    assert_eq!(infos.identity.len(), 64);
+    assert_eq!(embedder.identity.len(), 64);
 }
 
 #[testing::test]
 async fn engine_rejects_requests_after_deadline() {
     let engine = fixture_engine();
-    let late = engine.before(std::time::Instant::now());
+    let expired = engine.with_deadline(std::time::Instant::now());
     let canvas = || Arc::new(Frame::filled(64, 64, [9, 9, 9]));
-    let error = late.detect(canvas(), 0.5, Priority::Interactive).await.unwrap_err();
+    let error = expired.detect(canvas(), 0.5, Priority::Interactive).await.unwrap_err();
     assert!(matches!(error, RunError::DeadlineExceeded { operation: "face_detection" }), "{error}");
     let chip = Arc::new(Frame::filled(112, 112, [9, 9, 9]));
-    let error = late.embed(chip, Priority::Interactive).await.unwrap_err();
+    let error = expired.embed(chip, Priority::Interactive).await.unwrap_err();
     assert!(matches!(error, RunError::DeadlineExceeded { operation: "face_embedding" }), "{error}");
     // The deadline is that of one caller; other callers are not affected.
     assert!(engine.detect(canvas(), 0.5, Priority::Interactive).await.is_ok());

@@ -2,7 +2,7 @@
 //! of other crates rely on these models. The score of the fixture quality model can be computed by
 //! hand.
 use crate::common::*;
-use inference::{Config, Engine, GpuBackend, ModelFile, Operation, Priority, StandIn, StartError};
+use inference::{Config, Engine, FakeGpu, GpuBackend, ModelFile, Operation, Priority, StartError};
 use std::sync::Arc;
 use testing::{draw_face, fixture_score};
 use vision::Frame;
@@ -33,8 +33,8 @@ async fn fixture_models_detect_and_distinguish_drawn_faces() {
         embeddings.push((is_other, face.bbox.x, embedding(&engine, &image, face).await));
     }
     let (same, different) = pairs(&embeddings);
-    assert!(same.len() == 1 && same[0].0 > 0.99, "the same identity: {same:?}");
-    assert!(different.len() == 2 && different[0].0 < 0.5, "two identities: {different:?}");
+    assert!(same.len() == 1 && same[0].0 > 0.99, "faces of the same identity are similar: {same:?}");
+    assert!(different.len() == 2 && different[0].0 < 0.5, "faces of two identities differ: {different:?}");
     assert!(engine.detect(frame(320, 96, &[]), 0.6, Priority::Background).await.unwrap().output.is_empty());
 }
 
@@ -62,7 +62,7 @@ async fn quality_score_is_model_output_for_normalised_chip() {
     assert_eq!(names, Operation::ALL.map(Operation::name), "the score is a part of quality_checks");
     let loaded = report.models.iter().find(|model| model.file == "fixture_quality.onnx").unwrap();
     assert_eq!((loaded.operation, loaded.device.as_str()), ("quality_checks", "cpu"));
-    engine.ready().unwrap();
+    engine.check_ready().unwrap();
 
     let small = Arc::new(Frame::filled(111, 112, [0; 3]));
     let error = engine.score(small, Priority::Interactive).await.unwrap_err().to_string();
@@ -75,7 +75,7 @@ async fn quality_model_runs_in_batches_on_device() {
     let config = Config {
         gpu_operations: vec![Operation::QualityChecks],
         backend: GpuBackend::Cuda,
-        stand_in: StandIn::Cpu,
+        fake_gpu: FakeGpu::Cpu,
         ..config()
     };
     let engine = Engine::start(&config, &fixture_pack(folder.path(), Some)).unwrap();

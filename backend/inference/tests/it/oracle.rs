@@ -1,5 +1,5 @@
-//! Tests real models against the outputs of reference implementations, and the default pack against
-//! OpenCV, which runs the same two files.
+//! Compares the results of real models with those of reference implementations. The reference for
+//! the default pack is OpenCV with the same two files.
 use crate::common::*;
 use inference::backend::{OnnxModel, Placement};
 use inference::models::EmbedderModel;
@@ -13,14 +13,14 @@ fn oracle_faces(image: &Value, detector: &str) -> Vec<Detection> {
     image[detector].as_array().unwrap().iter().map(oracle_face).collect()
 }
 
-/// Returns whether we suppressed `face`, which OpenCV kept.
+/// Returns whether the detector suppressed `face`, which OpenCV kept.
 ///
-/// OpenCV suppresses overlaps on boxes rounded to whole pixels. Among small faces in a crowd, it
-/// may therefore keep the other one of two overlapping candidates. Such a face must still be one of
-/// our `candidates` within the tolerances. A face of `actual`, with at least the same score, must
-/// have suppressed it.
+/// OpenCV suppresses overlaps on boxes that are rounded to whole pixels. Among small faces in a
+/// crowd, it may therefore keep the other one of two overlapping candidates. Such a face must be
+/// one of the `candidates` within the tolerances. A face of `actual` with at least the same score
+/// must overlap it.
 fn is_suppressed(face: &Detection, candidates: &[Detection], actual: &[Detection]) -> bool {
-    candidates.iter().filter(|candidate| agrees(candidate, face)).any(|candidate| {
+    candidates.iter().filter(|candidate| is_same_face(candidate, face)).any(|candidate| {
         actual
             .iter()
             .any(|kept| kept.det_score >= candidate.det_score && iou(&kept.bbox, &candidate.bbox) > 0.3)
@@ -28,7 +28,7 @@ fn is_suppressed(face: &Detection, candidates: &[Detection], actual: &[Detection
 }
 
 /// The number of faces that we suppressed ([`is_suppressed`]) must be small. OpenCV also keeps
-/// boxes on a part of a face, which we drop.
+/// boxes on a part of a face.
 #[testing::needs(shared)]
 #[testing::test]
 async fn yunet_matches_reference_at_native_image_size() {
@@ -39,12 +39,14 @@ async fn yunet_matches_reference_at_native_image_size() {
     let (engine, unsuppressed) = (engine(&pack), engine(&without_nms));
     let (mut errors, mut compared, mut explained) = (Vec::new(), 0, 0);
     for (name, image) in oracle.as_object().unwrap() {
-        let canvas = Arc::new(padded(&photograph(name)));
+        let canvas = Arc::new(pad(&photograph(name)));
         let actual = engine.detect(canvas.clone(), 0.6, Priority::Background).await.unwrap().output;
         let expected = oracle_faces(image, "yunet_native");
         compared += expected.iter().filter(|f| f.det_score >= 0.7).count();
-        errors.extend(invented(&actual, &expected).iter().map(|face| format!("{name}: invented {face:?}")));
-        let missed = missed(&actual, &expected);
+        errors.extend(
+            unexpected_faces(&actual, &expected).iter().map(|face| format!("{name}: unexpected {face:?}")),
+        );
+        let missed = missed_faces(&actual, &expected);
         if missed.is_empty() {
             continue;
         }
@@ -61,7 +63,7 @@ async fn yunet_matches_reference_at_native_image_size() {
             }
         }
     }
-    println!("YuNet: {compared} faces, {explained} of them by another candidate");
+    println!("YuNet: {compared} faces, of which {explained} were suppressed by another candidate");
     assert!(compared > 800, "only {compared} faces were compared");
     assert!(errors.is_empty(), "{} of {compared}:\n{}", errors.len(), errors.join("\n"));
     assert!(explained * 100 <= compared, "{explained} of {compared} differ in the suppression");
@@ -78,21 +80,23 @@ async fn scrfd_matches_reference_at_640() {
         let actual = detect_at_640(&engine, &photograph(name)).await;
         let expected = oracle_faces(image, "scrfd_640");
         compared += expected.iter().filter(|f| f.det_score >= 0.7).count();
-        errors.extend(missed(&actual, &expected).iter().map(|face| format!("{name}: missed {face:?}")));
-        errors.extend(invented(&actual, &expected).iter().map(|face| format!("{name}: invented {face:?}")));
+        errors.extend(missed_faces(&actual, &expected).iter().map(|face| format!("{name}: missed {face:?}")));
+        errors.extend(
+            unexpected_faces(&actual, &expected).iter().map(|face| format!("{name}: unexpected {face:?}")),
+        );
     }
-    println!("SCRFD: {compared} faces, {} of them not as the reference has them", errors.len());
+    println!("SCRFD: {compared} faces, {} differences from the reference", errors.len());
     assert!(compared > 300, "only {compared} faces were compared");
     assert!(errors.is_empty(), "{} of {compared}:\n{}", errors.len(), errors.join("\n"));
 }
 
-/// The same network with a fixed 640x640 input, which is freed on load, detects the same faces.
+/// The fixed 640x640 input of the first model is made dynamic when it is loaded.
 #[testing::needs(shared)]
 #[testing::test]
 async fn fixed_yunet_equals_dynamic_yunet() {
     let fixed = builtin("opencv-fp32").file(ModelKind::Detector).unwrap().clone();
     let (fixed, dynamic) = (engine(&pack_with(fixed)), engine(&builtin("compact")));
-    assert_eq!(fixed.detector().fixed_size, None, "the canvas is freed");
+    assert_eq!(fixed.detector().fixed_size, None, "the canvas is dynamic");
     assert_eq!(dynamic.detector().fixed_size, None);
     for name in ["obama.jpg", "group_1.jpg", "two_people.jpg", "view.jpg"] {
         let frame = photograph(name);
@@ -122,11 +126,14 @@ async fn fixed_size_scrfd_finds_obvious_faces() {
         }
         let actual = detect_at_640(&engine, &photograph(name)).await;
         for expected in oracle_faces(image, "scrfd_640").iter().filter(|f| f.det_score >= 0.8) {
-            let face = closest(&actual, expected).unwrap_or_else(|| panic!("{name}: nothing found"));
+            let face = most_overlapping(&actual, expected).unwrap_or_else(|| panic!("{name}: nothing found"));
             assert!(iou(&face.bbox, &expected.bbox) > 0.6, "{name}: {face:?} {expected:?}");
-            let eye = (face.landmarks[0].x - expected.landmarks[0].x)
+            let eye_distance = (face.landmarks[0].x - expected.landmarks[0].x)
                 .hypot(face.landmarks[0].y - expected.landmarks[0].y);
-            assert!(eye < 0.15 * expected.bbox.width, "{name}: the right eye is {eye} px off");
+            assert!(
+                eye_distance < 0.15 * expected.bbox.width,
+                "{name}: the right eye differs by {eye_distance} px"
+            );
             compared += 1;
         }
     }
@@ -170,7 +177,6 @@ async fn mobilefacenet_matches_reference_embeddings() {
     assert!(errors.is_empty(), "{} of {}:\n{}", errors.len(), chips.len(), errors.join("\n"));
 }
 
-/// A batch returns the same results as single runs, on a model with a free batch axis.
 #[testing::needs(shared)]
 #[testing::test]
 async fn batched_embeddings_equal_single_runs() {
@@ -180,26 +186,26 @@ async fn batched_embeddings_equal_single_runs() {
     let file = builtin("compact").file(ModelKind::Embedder).unwrap().clone();
     let start = |max_batch: usize| {
         let session = OnnxModel::load(&runtime, &bytes, &Placement::CPU).unwrap();
-        assert_eq!(session.input()[0], None);
-        let model = EmbedderModel::new(&file, session.input(), session.outputs()).unwrap();
+        assert_eq!(session.input_shape()[0], None);
+        let model = EmbedderModel::new(&file, session.input_shape(), session.output_count()).unwrap();
         batcher(model, session, max_batch)
     };
-    let (alone, together) = (start(1), start(8));
+    let (single_batcher, batcher) = (start(1), start(8));
     let chips: Vec<_> = chips.into_iter().map(|(_, chip, _)| chip).take(16).collect();
     let tasks: Vec<_> = chips
         .iter()
         .map(|chip| {
-            let (batcher, chip) = (together.clone(), chip.clone());
+            let (batcher, chip) = (batcher.clone(), chip.clone());
             tokio::spawn(async move { batcher.run(chip, Priority::Background).await.unwrap().output })
         })
         .collect();
     for (task, chip) in tasks.into_iter().zip(&chips) {
-        let single = alone.run(chip.clone(), Priority::Background).await.unwrap().output;
+        let single = single_batcher.run(chip.clone(), Priority::Background).await.unwrap().output;
         assert!(task.await.unwrap().similarity(&single).unwrap() > 0.99999);
     }
 }
 
-async fn largest_face(engine: &Engine, name: &str) -> Embedding {
+async fn embed_largest_face(engine: &Engine, name: &str) -> Embedding {
     let frame = photograph(name);
     let faces = detect_at_640(engine, &frame).await;
     let area = |f: &Detection| f.bbox.width * f.bbox.height;
@@ -231,7 +237,7 @@ async fn pairs_of_one_person_are_more_similar_than_others() {
         let mut faces = Vec::new();
         for (person, names) in PEOPLE.iter().enumerate() {
             for name in *names {
-                faces.push((person, *name, largest_face(&engine, name).await));
+                faces.push((person, *name, embed_largest_face(&engine, name).await));
             }
         }
         let (same, different) = pairs(&faces);
@@ -255,7 +261,7 @@ async fn detect(engine: &Engine, frame: &Frame, image: &Value) -> Vec<Detection>
     let content = (side(frame.width()), side(frame.height()));
     let letterbox = Letterbox { scale: scale as f32, canvas: (640, 640), content };
     let actual = engine.detect(Arc::new(letterbox.draw(frame)), 0.6, Priority::Background).await.unwrap();
-    actual.output.iter().map(|face| letterbox.restore(face)).collect()
+    actual.output.iter().map(|face| letterbox.map_to_image(face)).collect()
 }
 
 /// Faces of crowds are about twelve pixels high on the canvas, so OpenCV may keep other candidates
@@ -268,15 +274,17 @@ async fn default_detector_matches_opencv() {
     let mut without_nms = testing::pack();
     without_nms.pack.files.iter_mut().for_each(|file| file.nms_iou = file.nms_iou.map(|_| 1.0));
     let unsuppressed = Engine::start(&config(), &without_nms).unwrap();
-    assert_eq!(engine.detector().fixed_size, None, "the canvas is free");
+    assert_eq!(engine.detector().fixed_size, None, "the canvas is dynamic");
     let (mut errors, mut compared, mut explained) = (Vec::new(), 0, 0);
     for (name, image) in oracle.as_object().unwrap() {
         let frame = photograph(name);
         let actual = detect(&engine, &frame, image).await;
         let expected: Vec<_> = faces(image).iter().map(oracle_face).collect();
         compared += expected.iter().filter(|face| face.det_score >= 0.7).count();
-        errors.extend(invented(&actual, &expected).iter().map(|face| format!("{name}: invented {face:?}")));
-        let missed = missed(&actual, &expected);
+        errors.extend(
+            unexpected_faces(&actual, &expected).iter().map(|face| format!("{name}: unexpected {face:?}")),
+        );
+        let missed = missed_faces(&actual, &expected);
         if missed.is_empty() {
             continue;
         }
@@ -286,7 +294,9 @@ async fn default_detector_matches_opencv() {
             if suppressed { explained += 1 } else { errors.push(format!("{name}: missed {face:?}")) }
         }
     }
-    println!("YuNet: {compared} faces of score 0.7 and more, {explained} of them by another candidate");
+    println!(
+        "YuNet: {compared} faces of score 0.7 and more, of which {explained} were suppressed by another candidate"
+    );
     assert!(compared > 400, "only {compared} faces were compared");
     assert!(errors.is_empty(), "{} of {compared}:\n{}", errors.len(), errors.join("\n"));
     assert!(explained * 50 <= compared, "{explained} of {compared} differ in the suppression");

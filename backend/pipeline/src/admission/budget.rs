@@ -21,17 +21,16 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The budget had no free memory before the caller's deadline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the memory budget for {what} is exhausted; try again later")]
-pub struct Exhausted {
-    /// Name of the budget.
-    pub what: &'static str,
+#[error("the memory budget for {budget} is exhausted; try again later")]
+pub struct BudgetExhausted {
+    pub budget: &'static str,
     pub retry_after: Duration,
 }
 
 /// Limits the number of bytes that are in use at a time. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Budget {
-    what: &'static str,
+    name: &'static str,
     units: u32,
     background_units: u32,
     /// Free units for all callers.
@@ -53,10 +52,9 @@ pub struct Share {
 
 impl Budget {
     /// Creates a budget of `bytes`. Background work may use three quarters of it, so that a part is
-    /// always available to interactive callers. `what` is the name of the budget in errors and in
-    /// the gauges `facecrawl_held_bytes`, `facecrawl_held_limit_bytes` and
-    /// `facecrawl_held_waiting`.
-    pub fn new(what: &'static str, bytes: u64) -> Self {
+    /// always available to interactive callers. `name` identifies the budget in errors and in the
+    /// gauges `facecrawl_held_bytes`, `facecrawl_held_limit_bytes` and `facecrawl_held_waiting`.
+    pub fn new(name: &'static str, bytes: u64) -> Self {
         describe_gauge!("facecrawl_held_bytes", Unit::Bytes, "Bytes of a memory budget in use, by budget");
         describe_gauge!("facecrawl_held_limit_bytes", Unit::Bytes, "Size of a memory budget, by budget");
         describe_gauge!(
@@ -64,17 +62,17 @@ impl Budget {
             Unit::Count,
             "Callers that wait for memory of a budget, by budget"
         );
-        gauge!("facecrawl_held_limit_bytes", "what" => what).set(bytes as f64);
+        gauge!("facecrawl_held_limit_bytes", "what" => name).set(bytes as f64);
         let units = units(bytes).max(1);
         let background_units = (units - units / 4).max(1);
         Self {
-            what,
+            name,
             units,
             background_units,
             total: semaphore(units),
             background: semaphore(background_units),
-            held: gauge!("facecrawl_held_bytes", "what" => what),
-            waiting: gauge!("facecrawl_held_waiting", "what" => what),
+            held: gauge!("facecrawl_held_bytes", "what" => name),
+            waiting: gauge!("facecrawl_held_waiting", "what" => name),
         }
     }
 
@@ -96,12 +94,12 @@ impl Budget {
     pub fn try_acquire(&self, bytes: u64) -> Option<Share> {
         let units = units(bytes).min(self.units);
         let total = self.total.clone().try_acquire_many_owned(units).ok()?;
-        Some(self.share(total, None))
+        Some(self.new_share(total, None))
     }
 
     /// Returns the error for a caller that found no free memory and cannot wait.
-    pub fn exhausted(&self) -> Exhausted {
-        Exhausted { what: self.what, retry_after: RETRY_AFTER }
+    pub fn exhausted_error(&self) -> BudgetExhausted {
+        BudgetExhausted { budget: self.name, retry_after: RETRY_AFTER }
     }
 
     /// Waits until `bytes` are free and all earlier callers have received their shares, then
@@ -109,13 +107,13 @@ impl Budget {
     /// share exists at the same time as such a share. Dropping the future cancels the request.
     ///
     /// # Errors
-    /// Fails with [`Exhausted`] shortly before `deadline`. Without one the wait has no limit.
+    /// Fails with [`BudgetExhausted`] shortly before `deadline`. Without one the wait has no limit.
     pub async fn acquire(
         &self,
         bytes: u64,
         priority: Priority,
         deadline: Option<Instant>,
-    ) -> Result<Share, Exhausted> {
+    ) -> Result<Share, BudgetExhausted> {
         let permits = async {
             let (units, background) = match priority {
                 Priority::Interactive => (units(bytes).min(self.units), None),
@@ -126,22 +124,22 @@ impl Budget {
             };
             Ok::<_, AcquireError>((self.total.clone().acquire_many_owned(units).await?, background))
         };
-        let waiting = Waiting::new(&self.waiting);
+        let waiting = WaitingCaller::new(&self.waiting);
         let permits = match deadline {
             None => permits.await,
             Some(deadline) => {
                 let until = deadline.checked_sub(DEADLINE_MARGIN).unwrap_or(deadline);
-                let exhausted = |_| self.exhausted();
+                let exhausted = |_| self.exhausted_error();
                 tokio::time::timeout_at(until.into(), permits).await.map_err(exhausted)?
             }
         };
         drop(waiting);
         let (total, background) = permits.expect("the semaphores are never closed");
-        Ok(self.share(total, background))
+        Ok(self.new_share(total, background))
     }
 
-    fn share(&self, total: OwnedSemaphorePermit, background: Option<OwnedSemaphorePermit>) -> Share {
-        self.held.increment(in_bytes(total.num_permits()));
+    fn new_share(&self, total: OwnedSemaphorePermit, background: Option<OwnedSemaphorePermit>) -> Share {
+        self.held.increment(units_to_bytes(total.num_permits()));
         Share { total, background, held: self.held.clone() }
     }
 }
@@ -150,13 +148,13 @@ impl Share {
     /// Reduces the share to `bytes` and returns the rest to the budget.
     pub fn shrink(&mut self, bytes: u64) {
         let surplus = self.total.num_permits().saturating_sub(units(bytes) as usize);
-        drop(self.part(surplus));
+        drop(self.take_units(surplus));
     }
 
     /// Splits a separate share of `bytes` off this one, or the whole share if it is smaller.
     #[must_use]
     pub fn split(&mut self, bytes: u64) -> Self {
-        self.part(self.total.num_permits().min(units(bytes) as usize))
+        self.take_units(self.total.num_permits().min(units(bytes) as usize))
     }
 
     /// Adds another share of the same budget. Both must have been acquired with the same priority.
@@ -165,13 +163,13 @@ impl Share {
         let units = other.total.num_permits();
         self.total.merge(other.total.split(units).expect("all units are held"));
         match (&mut self.background, other.background.take()) {
-            (Some(mine), Some(theirs)) => mine.merge(theirs),
-            (mine @ None, theirs) => *mine = theirs,
+            (Some(own), Some(added)) => own.merge(added),
+            (own @ None, added) => *own = added,
             (Some(_), None) => {}
         }
     }
 
-    fn part(&mut self, units: usize) -> Self {
+    fn take_units(&mut self, units: usize) -> Self {
         let split = |permit: &mut OwnedSemaphorePermit| permit.split(units).expect("too few units held");
         Self {
             total: split(&mut self.total),
@@ -185,7 +183,7 @@ fn units(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX)
 }
 
-fn in_bytes(units: usize) -> f64 {
+fn units_to_bytes(units: usize) -> f64 {
     units as f64 * UNIT_BYTES as f64
 }
 
@@ -195,27 +193,27 @@ fn semaphore(units: u32) -> Arc<Semaphore> {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.held.decrement(in_bytes(self.total.num_permits()));
+        self.held.decrement(units_to_bytes(self.total.num_permits()));
     }
 }
 
 /// Counts a waiting caller until it is dropped.
-struct Waiting(Gauge);
+struct WaitingCaller(Gauge);
 
-impl Waiting {
+impl WaitingCaller {
     fn new(gauge: &Gauge) -> Self {
         gauge.increment(1.0);
         Self(gauge.clone())
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingCaller {
     fn drop(&mut self) {
         self.0.decrement(1.0);
     }
 }
 
-/// Bytes that are included in a total until this value is dropped. Nothing waits for them.
+/// Adds bytes to a total until this value is dropped. The total has no limit.
 #[derive(Debug)]
 pub(crate) struct HeldBytes {
     total: Arc<AtomicUsize>,
@@ -237,7 +235,7 @@ impl Drop for HeldBytes {
 
 pub(crate) struct AnalysisMemory {
     pub(crate) images: DecodedImageBudget,
-    /// Memory of processes that decode videos. Take it before the memory for their frames.
+    /// Memory of processes that decode videos. Acquire it before the memory for their frames.
     pub(crate) decoders: Budget,
 }
 
@@ -266,13 +264,13 @@ impl DecodedImageBudget {
     /// Waits until `bytes` are free for one image.
     ///
     /// # Errors
-    /// Fails with [`Exhausted`] shortly before `deadline`.
+    /// Fails with [`BudgetExhausted`] shortly before `deadline`.
     pub(crate) async fn acquire(
         &self,
         bytes: u64,
         priority: Priority,
         deadline: Option<Instant>,
-    ) -> Result<Share, Exhausted> {
+    ) -> Result<Share, BudgetExhausted> {
         if priority == Priority::Background || bytes > self.small.limit() / MIN_SMALL_IMAGES {
             return self.total.acquire(bytes, priority, deadline).await;
         }

@@ -1,5 +1,5 @@
-//! Limits on how much work runs at a time: [`FairSemaphore`], whose callers wait, and [`Places`],
-//! whose callers receive the time of the next attempt.
+//! Limits concurrent work: callers of [`FairSemaphore`] wait, and callers of [`Places`] receive the
+//! time until the next attempt.
 
 use inference::{FairQueue, Requester};
 use parking_lot::Mutex;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Grants its permits to one waiter of each requester in turn. Cloning it is cheap.
+/// Grants permits to one waiter of each requester in turn. Cloning it is cheap.
 #[derive(Clone)]
 pub(crate) struct FairSemaphore {
     state: Arc<Mutex<State>>,
@@ -68,7 +68,7 @@ impl Drop for Permit {
                 Ok(()) => return,
                 // The waiter dropped its future. A permit without state does not lock the semaphore
                 // again when it is dropped.
-                Err(mut refused) => refused.state = None,
+                Err(mut permit) => permit.state = None,
             }
         }
         state.free += 1;
@@ -205,12 +205,12 @@ mod tests {
         let semaphore = FairSemaphore::new(1);
         let permit = poll(pin!(semaphore.acquire(Requester(1))));
         {
-            let mut leaves = Box::pin(semaphore.acquire(Requester(2)));
-            assert!(poll(leaves.as_mut()).is_none());
+            let mut cancelled = Box::pin(semaphore.acquire(Requester(2)));
+            assert!(poll(cancelled.as_mut()).is_none());
             // One waiter is dropped before it receives a permit, the other one afterwards.
             let mut granted = Box::pin(semaphore.acquire(Requester(3)));
             assert!(poll(granted.as_mut()).is_none());
-            drop(leaves);
+            drop(cancelled);
             drop(permit);
         }
         assert!(poll(pin!(semaphore.acquire(Requester(4)))).is_some());

@@ -2,7 +2,7 @@
 //! statements are in the store.
 use crate::Crawls;
 use crate::domain::jobs::CollectionDeletion;
-use crate::domain::{ChangeError, CrawlError, TURN, Turn, jobs};
+use crate::domain::{ChangeError, CrawlError, TIME_SLICE, TimeSlice, jobs};
 use queue::{Claim, ClaimedJob, Handler, Queue, QueueError, RunEnd};
 use serde_json::json;
 use std::time::Duration;
@@ -41,14 +41,14 @@ impl EraseCollection {
     }
 
     /// Erases one piece. Returns whether the collection is completely deleted.
-    async fn piece(&self, collection: Uuid, claim: Claim) -> Result<Piece, ChangeError> {
+    async fn erase_piece(&self, collection: Uuid, claim: Claim) -> Result<PieceOutcome, ChangeError> {
         let mut tx = self.store.begin().await?;
-        let erased = self.store.collections().erase_some(tx.conn(), collection).await?;
-        if erased.done {
+        let erased = self.store.collections().erase_step(tx.conn(), collection).await?;
+        if erased.is_done {
             // The audit entry states that no blobs remain, so earlier ones are deleted first.
             self.store.blobs().delete_pending(&self.blobs).await?;
         }
-        if erased.done && erased.rows > 0 {
+        if erased.is_done && erased.rows > 0 {
             let entry = AuditEntry {
                 action: Action::EraseCollection,
                 collection_id: Some(collection),
@@ -64,40 +64,40 @@ impl EraseCollection {
         tx.commit().await?;
         self.store.blobs().delete(&self.blobs, &erased.blobs).await?;
         tracing::debug!(%collection, rows = erased.rows, blobs = erased.blobs.len(), "erased a piece of a collection");
-        Ok(match (erased.done, erased.rows > 0) {
-            (true, _) => Piece::Last,
-            (false, true) => Piece::Some,
-            (false, false) => Piece::Stuck,
+        Ok(match (erased.is_done, erased.rows > 0) {
+            (true, _) => PieceOutcome::Last,
+            (false, true) => PieceOutcome::More,
+            (false, false) => PieceOutcome::Blocked,
         })
     }
 }
 
-enum Piece {
+enum PieceOutcome {
     Last,
-    Some,
+    More,
     /// A row was added in the meantime, or a crawl is running.
-    Stuck,
+    Blocked,
 }
 
 #[async_trait::async_trait]
 impl Handler for EraseCollection {
     async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> RunEnd {
-        let collection = match jobs::read::<CollectionDeletion>(&job.payload) {
+        let collection = match jobs::parse::<CollectionDeletion>(&job.payload) {
             Ok(deletion) => deletion.collection_id,
             Err(error) => return RunEnd::Discard(error),
         };
         if let Err(error) = self.cancel_crawls(collection).await {
             return RunEnd::Retry(error.to_string(), None);
         }
-        let turn = Turn::new(&self.queue, &job, TURN);
+        let time_slice = TimeSlice::new(&self.queue, &job, TIME_SLICE);
         loop {
-            if cancel.is_cancelled() || turn.is_over().await {
+            if cancel.is_cancelled() || time_slice.is_over().await {
                 return RunEnd::Snooze(Duration::ZERO);
             }
-            match self.piece(collection, job.claim).await {
-                Ok(Piece::Last) => break,
-                Ok(Piece::Some) => {}
-                Ok(Piece::Stuck) => return RunEnd::Snooze(RETRY_WAIT),
+            match self.erase_piece(collection, job.claim).await {
+                Ok(PieceOutcome::Last) => break,
+                Ok(PieceOutcome::More) => {}
+                Ok(PieceOutcome::Blocked) => return RunEnd::Snooze(RETRY_WAIT),
                 Err(ChangeError::Queue(QueueError::Stale(_))) => return RunEnd::Stale,
                 Err(error) => return RunEnd::Retry(error.to_string(), None),
             }

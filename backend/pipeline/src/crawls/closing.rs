@@ -1,5 +1,5 @@
-//! Ends a crawl after the transaction that settles its last row, and enqueues what follows: the
-//! message to its webhook and its next run. Cancellation is in `control`.
+//! Ends a crawl after the transaction that settles its last row, and enqueues the jobs that follow:
+//! the message to its webhook and its next run. Cancellation is in `control`.
 //!
 //! Two transactions can settle the last two rows at the same time, and neither sees the change of
 //! the other. The check for queued rows therefore runs after the commit. The check that follows the
@@ -52,8 +52,8 @@ pub(crate) async fn finish_if_done(
     crawl: Uuid,
 ) -> Result<bool, ChangeError> {
     // Several workers can find that no row is queued. Only the first one reads the outcomes.
-    let live = store.crawls().state(tx.conn(), crawl).await?.is_some_and(CrawlState::is_live);
-    if !live || store.crawls().has_queued_rows(tx.conn(), crawl).await? {
+    let is_live = store.crawls().state(tx.conn(), crawl).await?.is_some_and(CrawlState::is_live);
+    if !is_live || store.crawls().has_queued_rows(tx.conn(), crawl).await? {
         return Ok(false);
     }
     let (state, error) = match failure_reason(&store.ledger().outcomes(tx.conn(), crawl).await?) {
@@ -74,17 +74,16 @@ fn failure_reason(outcomes: &[LedgerCount]) -> Option<String> {
     let reason = |outcome: &LedgerCount| outcome.reason.as_ref().map_or("no reason".into(), Reason::code);
     let reasons: Vec<String> =
         outcomes.iter().map(|outcome| format!("{} ({})", reason(outcome), outcome.count)).collect();
-    let refused = |reason: &Reason| outcomes.iter().any(|outcome| outcome.reason.as_ref() == Some(reason));
+    let occurred = |reason: &Reason| outcomes.iter().any(|outcome| outcome.reason.as_ref() == Some(reason));
     let remedies: String = REMEDIES
         .iter()
-        .filter(|(reason, _)| refused(reason))
+        .filter(|(reason, _)| occurred(reason))
         .map(|(_, remedy)| format!("; {remedy}"))
         .collect();
     Some(format!("nothing could be fetched: {}{remedies}", reasons.join(", ")))
 }
 
-/// Sentences for the reasons for which the service itself rejects a fetch. They describe what its
-/// operator can change.
+/// Settings with which the operator can allow a fetch that the service itself rejected.
 const REMEDIES: [(Reason, &str); 2] = [
     (Reason::ForbiddenAddress, "add the range of the private address to CRAWL_ALLOW_PRIVATE to allow it"),
     (Reason::ForbiddenUrl, "add the port of the URL to CRAWL_PORTS to allow it"),
@@ -103,14 +102,14 @@ pub(crate) async fn enqueue_followups(
     let Ok(options) = serde_json::from_value::<CrawlOptions>(crawl.options.clone()) else { return Ok(()) };
     let mut jobs = Vec::new();
     if options.webhook.is_some() {
-        jobs.push(WebhookMessage::new(crawl).job(crawl.collection_id));
+        jobs.push(WebhookMessage::new(crawl).queue_job(crawl.collection_id));
     }
     if let Some(every) = options.every
         && crawl.state != CrawlState::Cancelled
         && crawl.series_id.is_some()
     {
         let at = store.crawls().schedule_next_run(tx.conn(), crawl.id, every.duration()).await?;
-        jobs.push(NextRun { crawl_id: crawl.id }.job(crawl.collection_id, at));
+        jobs.push(NextRun { crawl_id: crawl.id }.queue_job(crawl.collection_id, at));
     }
     queue.enqueue(tx.conn(), &jobs).await?;
     Ok(())
@@ -118,7 +117,7 @@ pub(crate) async fn enqueue_followups(
 
 /// Returns the crawl in the form of a webhook message. The message is the same as the response to
 /// `GET /crawls/{id}`, except that it omits the seeds and the options, which can be long.
-pub(crate) fn report(crawl: &Crawl, progress: &CrawlProgress) -> serde_json::Value {
+pub(crate) fn webhook_message(crawl: &Crawl, progress: &CrawlProgress) -> serde_json::Value {
     let time = |at: time::OffsetDateTime| at.format(&time::format_description::well_known::Rfc3339).ok();
     serde_json::json!({
         "id": crawl.id,
@@ -147,7 +146,7 @@ pub(crate) struct StartCrawl(pub(crate) Crawls);
 #[async_trait::async_trait]
 impl Handler for StartCrawl {
     async fn run(&self, job: ClaimedJob, _cancel: CancellationToken) -> RunEnd {
-        let run: NextRun = match jobs::read(&job.payload) {
+        let run: NextRun = match jobs::parse(&job.payload) {
             Ok(run) => run,
             Err(error) => return RunEnd::Discard(error),
         };
@@ -168,24 +167,24 @@ impl Handler for StartCrawl {
 }
 
 /// Error text in the record of a scan whose lease expired.
-const LAPSED: &str = "the scan command ended before the scan was complete; run it again, and stored images are not analysed again";
+const SCAN_EXPIRED: &str = "the scan command ended before the scan was complete; run it again, and stored images are not analysed again";
 
 /// Detail of a video whose scan ended first.
-pub(crate) const VIDEO_ENDED: &str =
+pub(crate) const SCAN_ENDED: &str =
     "the scan ended before the end of the video; scan the file again with the same options to continue";
 
 /// Ends the scans whose lease expired and returns their number. The state becomes `failed`; rows
 /// that are still queued are skipped as `not_scanned`.
-pub(crate) async fn end_lapsed_scans(store: &Store, queue: &Queue) -> Result<u64, ChangeError> {
+pub(crate) async fn end_expired_scans(store: &Store, queue: &Queue) -> Result<u64, ChangeError> {
     let mut ended = 0;
     for scan in store.crawls().expired_scans().await? {
         let mut tx = store.begin().await?;
         match store.suppressions().lock_for_crawl(tx.conn(), scan).await {
-            // It was deleted meanwhile.
+            // The scan was deleted in the meantime.
             Err(StoreError::NotFound { .. }) => continue,
             locked => locked?,
         };
-        if store.crawls().end_expired_scan(tx.conn(), scan, LAPSED).await? {
+        if store.crawls().end_expired_scan(tx.conn(), scan, SCAN_EXPIRED).await? {
             let skipped = store.crawls().skip_queued(tx.conn(), scan, Reason::NotScanned, i64::MAX).await?;
             forget_jobs(queue, &mut tx, &skipped.jobs).await?;
             tx.commit().await?;
@@ -194,7 +193,7 @@ pub(crate) async fn end_lapsed_scans(store: &Store, queue: &Queue) -> Result<u64
         }
     }
     let mut tx = store.begin().await?;
-    let jobs = store.crawled_videos().end_scanned(tx.conn(), VIDEO_ENDED).await?;
+    let jobs = store.crawled_videos().end_videos_of_ended_scans(tx.conn(), SCAN_ENDED).await?;
     forget_jobs(queue, &mut tx, &jobs).await?;
     tx.commit().await?;
     Ok(ended)
@@ -206,19 +205,19 @@ mod tests {
 
     #[test]
     fn failure_reason_lists_causes_with_remedies() {
-        let outcomes = |reason| LedgerCount { fetched: false, reason: Some(reason), count: 2 };
-        let missing = outcomes(Reason::Http(404));
+        let outcome = |reason| LedgerCount { fetched: false, reason: Some(reason), count: 2 };
+        let missing = outcome(Reason::Http(404));
         assert_eq!(failure_reason(&[missing]).as_deref(), Some("nothing could be fetched: http_404 (2)"));
-        let forbidden = failure_reason(&[outcomes(Reason::ForbiddenAddress)]).unwrap_or_default();
+        let forbidden = failure_reason(&[outcome(Reason::ForbiddenAddress)]).unwrap_or_default();
         assert!(
             forbidden.contains("forbidden_address (2); ") && forbidden.contains("CRAWL_ALLOW_PRIVATE"),
             "{forbidden}"
         );
-        let repeated = failure_reason(&[outcomes(Reason::ForbiddenUrl), outcomes(Reason::ForbiddenUrl)]);
-        assert_eq!(repeated.unwrap_or_default().matches("CRAWL_PORTS").count(), 1, "of pages and of images");
+        let repeated = failure_reason(&[outcome(Reason::ForbiddenUrl), outcome(Reason::ForbiddenUrl)]);
+        assert_eq!(repeated.unwrap_or_default().matches("CRAWL_PORTS").count(), 1, "the remedy appears once");
         assert_eq!(
             failure_reason(&[
-                outcomes(Reason::OutOfScope),
+                outcome(Reason::OutOfScope),
                 LedgerCount { fetched: true, reason: None, count: 1 }
             ]),
             None

@@ -1,10 +1,9 @@
-//! What the handlers of jobs of crawls share: services, the view of a crawl, fetches under its
+//! Shared code of the handlers of crawl jobs: services, the view of a crawl, fetches under its
 //! rules (scope, robots.txt, host permit), and the end of a job.
 //!
 //! The running jobs of each crawl in this process are counted, so that only the last of them checks
-//! with a query whether the crawl has ended. While another job of the crawl runs here, its row is
-//! still queued, or it will be settled before that job itself ends. So the crawl either has not
-//! ended, or the other job checks later.
+//! with a query whether the crawl has ended. While another job runs here, its row is still queued,
+//! or that job checks when it ends.
 use crate::crawls::closing;
 use crate::crawls::job_error::JobError;
 use crate::crawls::politeness::host_throttle::{HostThrottle, PermitGuard, RequestedDelay};
@@ -28,9 +27,9 @@ use url::Url;
 use uuid::Uuid;
 use vision::Profile;
 
-/// How long the row of a crawl is cached, unless it is paused. A pause or a cancellation reaches
-/// running jobs at most this much later. The options never change. Regardless of the cache, the
-/// claims of a cancelled crawl are lost and the jobs of a paused crawl are held.
+/// Time for which the row of a crawl is cached, unless it is paused. A pause or a cancellation
+/// reaches running jobs after at most this time. The options never change. Regardless of the cache,
+/// the claims of a cancelled crawl are lost and the jobs of a paused crawl are held.
 const CRAWL_TTL: Duration = Duration::from_millis(500);
 
 pub(crate) struct Context {
@@ -96,7 +95,8 @@ impl Context {
     ) -> RunEnd {
         let live = self.live_jobs.begin(crawl);
         let outcome = self.run(job, crawl, row, &cancel, work).await;
-        // A commit without a response, or before the drop, may have settled a stale claim's row.
+        // The row of a stale or cancelled job may have been settled by a commit whose response was
+        // lost.
         let settled = matches!(outcome, RunEnd::Settled | RunEnd::Stale) || cancel.is_cancelled();
         if live.end(settled) {
             closing::end_if_done(&self.store, &self.queue, crawl).await;
@@ -139,8 +139,8 @@ impl Context {
         tracing::debug!(job = %job.claim.id, attempt = job.attempt, ledger = row.name(), ?error, "job error");
         match error {
             JobError::Stale => Ok(RunEnd::Stale),
-            JobError::Gone => Ok(RunEnd::Done),
-            JobError::Later(wait) => Ok(RunEnd::Snooze(wait)),
+            JobError::CrawlEnded => Ok(RunEnd::Done),
+            JobError::Snooze(wait) => Ok(RunEnd::Snooze(wait)),
             JobError::Retry { reason, detail, wait } if job.attempt < job.max_attempts => {
                 metrics::counter!("facecrawl_crawl_retries_total", "reason" => reason.code()).increment(1);
                 Ok(RunEnd::Retry(format!("{reason}: {detail}"), wait))
@@ -157,20 +157,20 @@ impl Context {
         }
     }
 
-    /// Settles the row and ends the job in one transaction. If `spent` is `true`, the job has no
-    /// attempts left. It is kept as discarded, so that it can be inspected and retried.
+    /// Settles the row and ends the job in one transaction. If `discard` is `true`, the job is kept
+    /// as discarded, so that it can be inspected and retried.
     async fn settle(
         &self,
         job: &ClaimedJob,
         crawl: Uuid,
         row: Row,
         end: RowEnd<'_>,
-        spent: bool,
+        discard: bool,
     ) -> Result<RunEnd, QueueError> {
         let RowEnd { reason, detail, .. } = end;
         let ended: Result<(), ChangeError> = retried("settle_row", || async {
             let mut tx = self.store.begin().await?;
-            if spent {
+            if discard {
                 self.queue.fail(tx.conn(), job.claim, &format!("{reason}: {detail}"), true, None).await?;
             } else {
                 self.queue.complete(tx.conn(), job.claim).await?;
@@ -191,7 +191,7 @@ impl Context {
     }
 
     /// Returns the crawl of a job if the job may run now.
-    pub(crate) async fn running(&self, id: Uuid) -> Result<Arc<CrawlView>, JobError> {
+    pub(crate) async fn running_crawl(&self, id: Uuid) -> Result<Arc<CrawlView>, JobError> {
         let view = self.view(id).await?;
         match view.crawl.state {
             CrawlState::Running => {
@@ -200,8 +200,8 @@ impl Context {
                 Ok(view)
             }
             // The group is held, so the job runs again after the crawl is resumed.
-            CrawlState::Paused => Err(JobError::Later(CRAWL_TTL)),
-            _ => Err(JobError::Gone),
+            CrawlState::Paused => Err(JobError::Snooze(CRAWL_TTL)),
+            _ => Err(JobError::CrawlEnded),
         }
     }
 
@@ -211,28 +211,27 @@ impl Context {
             tokio::time::sleep(CRAWL_TTL).await;
             match self.view(id).await {
                 Ok(view) if view.crawl.state == CrawlState::Cancelled => return,
-                Err(JobError::Gone) => return,
+                Err(JobError::CrawlEnded) => return,
                 _ => {}
             }
         }
     }
 
     async fn view(&self, id: Uuid) -> Result<Arc<CrawlView>, JobError> {
-        if let Some((read, view)) = self.cached().get(&id)
-            && read.elapsed() < CRAWL_TTL
-            // The cached state may be outdated: if a resumed crawl still seemed paused, its videos
-            // would wait longer.
+        if let Some((read_at, view)) = self.cached().get(&id)
+            && read_at.elapsed() < CRAWL_TTL
+            // If a resumed crawl still seemed paused, its videos would wait longer.
             && view.crawl.state != CrawlState::Paused
         {
             return Ok(view.clone());
         }
         let crawl = match retried("crawl", || self.store.crawls().get(id)).await {
-            Err(StoreError::NotFound { .. }) => return Err(JobError::Gone),
+            Err(StoreError::NotFound { .. }) => return Err(JobError::CrawlEnded),
             crawl => crawl?,
         };
         let collection = match self.store.collections().by_id(crawl.collection_id).await {
             // The collection was deleted, so no result of the crawl can be stored.
-            Err(StoreError::NotFound { .. }) => return Err(JobError::Gone),
+            Err(StoreError::NotFound { .. }) => return Err(JobError::CrawlEnded),
             collection => collection?,
         };
         let view = Arc::new(CrawlView {
@@ -243,7 +242,7 @@ impl Context {
             crawl,
         });
         let mut cached = self.cached();
-        cached.retain(|_, (read, _)| read.elapsed() < CRAWL_TTL);
+        cached.retain(|_, (read_at, _)| read_at.elapsed() < CRAWL_TTL);
         cached.insert(id, (Instant::now(), view.clone()));
         Ok(view)
     }
@@ -278,7 +277,8 @@ impl LiveJobs {
         LiveJob { jobs: self, crawl, has_ended: false }
     }
 
-    /// Removes a job. Returns whether it was the last and a row was settled since the last check.
+    /// Removes a job. Returns `true` if it was the last one and a row was settled since the last
+    /// check.
     fn remove(&self, crawl: Uuid, settled: bool) -> bool {
         let mut crawls = self.lock();
         let Some(jobs) = crawls.get_mut(&crawl) else { return settled };
@@ -322,7 +322,7 @@ pub(crate) fn validators(visit: &CachedResponse) -> Option<Validators> {
 }
 
 /// Returns the visit to store for a response, or `None` if the response has no validators.
-pub(crate) fn visit(fetched: &Fetched) -> Option<CachedResponse> {
+pub(crate) fn visit_of(fetched: &Fetched) -> Option<CachedResponse> {
     let validators = fetched.validators()?;
     Some(CachedResponse {
         final_url: validators.url.into(),
@@ -334,7 +334,7 @@ pub(crate) fn visit(fetched: &Fetched) -> Option<CachedResponse> {
 
 /// Increments `facecrawl_crawl_not_modified_total{ledger}` and
 /// `facecrawl_crawl_bytes_saved_total{ledger}`.
-pub(crate) fn saved(ledger: &'static str, bytes: i64) {
+pub(crate) fn count_saved(ledger: &'static str, bytes: i64) {
     metrics::counter!("facecrawl_crawl_not_modified_total", "ledger" => ledger).increment(1);
     metrics::counter!("facecrawl_crawl_bytes_saved_total", "ledger" => ledger)
         .increment(bytes.max(0).unsigned_abs());
@@ -358,7 +358,7 @@ pub(crate) fn accept_incomplete(
     }
 }
 
-/// Which URLs a fetch may visit.
+/// The URLs that a fetch may visit.
 pub(crate) enum Area<'a> {
     /// URLs inside the crawl's scope, for a page.
     Page(&'a PageJob),
@@ -390,7 +390,7 @@ impl<'a> FetchPolicy<'a> {
         match &self.area {
             Area::Anywhere => true,
             Area::Page(page) => {
-                in_scope(self.view, page.home.as_ref(), url)
+                in_scope(self.view, page.redirected_seed.as_ref(), url)
                     // A seed may redirect to https or to "www.", but not to another site.
                     || (page.depth == 0 && Scope::Domain.contains(std::slice::from_ref(&page.url), &[], url))
             }
@@ -398,11 +398,13 @@ impl<'a> FetchPolicy<'a> {
     }
 }
 
-/// Returns whether a page belongs to the crawl. `home` is the URL to which its seed redirected.
-pub(crate) fn in_scope(view: &CrawlView, home: Option<&Url>, url: &Url) -> bool {
+/// Returns `true` if a page belongs to the crawl. `redirected_seed` is the URL to which its seed
+/// redirected.
+pub(crate) fn in_scope(view: &CrawlView, redirected_seed: Option<&Url>, url: &Url) -> bool {
     let (scope, allow) = (view.options.scope, &view.options.allow);
     scope.contains(&view.seeds, allow, url)
-        || home.is_some_and(|home| scope.contains(std::slice::from_ref(home), allow, url))
+        || redirected_seed
+            .is_some_and(|redirected_seed| scope.contains(std::slice::from_ref(redirected_seed), allow, url))
 }
 
 #[async_trait::async_trait]
@@ -449,7 +451,7 @@ mod tests {
         let (jobs, crawl) = (LiveJobs::default(), Uuid::now_v7());
         let (first, second, other) = (jobs.begin(crawl), jobs.begin(crawl), jobs.begin(Uuid::now_v7()));
         assert!(!first.end(true), "another job of the crawl is running");
-        assert!(second.end(false), "the first job left the check to this one");
+        assert!(second.end(false), "the last job must check for the row that the first job settled");
         assert!(!other.end(false), "nothing was settled");
         assert!(jobs.lock().is_empty());
     }
@@ -468,6 +470,6 @@ mod tests {
         assert_eq!(accepting, [2, 3, 4, 5]);
         assert!(accepts_incomplete(1, 1), "the only attempt");
         let broken = || Err(FetchError::Incomplete { why: "x".into(), received: None });
-        assert!(accept_incomplete(broken(), true).is_err(), "nothing arrived");
+        assert!(accept_incomplete(broken(), true).is_err(), "no part of the body was received");
     }
 }

@@ -11,7 +11,7 @@ use crate::domain::{CrawlError, Row, RowEnd, forget_jobs, jobs};
 use domain::{CrawlKind, CrawlState, JobKind, Reason, Unprocessed};
 use queue::{JobRow, JobState, QueueError};
 use std::collections::HashSet;
-use store::crawls::closing::Skipped;
+use store::crawls::closing::SkippedRows;
 use store::crawls::ledger::Ledger;
 use store::crawls::{Crawl, CrawlFilter};
 use store::{StoreError, Tx, retried};
@@ -28,7 +28,7 @@ pub struct Retried {
     /// Number of jobs that are queued again.
     pub retried: u64,
     /// Jobs that cannot be retried, each with the reason.
-    pub left: Vec<(Uuid, String)>,
+    pub rejected: Vec<(Uuid, String)>,
 }
 
 impl Crawls {
@@ -66,8 +66,8 @@ impl Crawls {
             Ok::<_, CrawlError>(crawl)
         })
         .await?;
-        // Without this, they start a little later.
-        if let Err(error) = self.hasten_videos(id).await {
+        // Without this step, the videos start a little later.
+        if let Err(error) = self.make_videos_due(id).await {
             tracing::warn!(crawl = %id, %error, "failed to start the waiting videos of a resumed crawl");
         }
         Ok(crawl)
@@ -75,14 +75,14 @@ impl Crawls {
 
     /// Makes the jobs of the crawl's waiting videos due. While a crawl is paused, a worker that
     /// claims such a job postpones it.
-    async fn hasten_videos(&self, id: Uuid) -> Result<(), CrawlError> {
+    async fn make_videos_due(&self, id: Uuid) -> Result<(), CrawlError> {
         let mut after = Uuid::nil();
         loop {
-            let videos = self.store.crawled_videos().waiting(id, after, CHUNK).await?;
+            let videos = self.store.crawled_videos().queued(id, after, CHUNK).await?;
             let Some(last) = videos.last() else { return Ok(()) };
             after = *last;
             let mut tx = self.store.begin().await?;
-            self.queue.groups().hasten(tx.conn(), &videos).await?;
+            self.queue.groups().make_due(tx.conn(), &videos).await?;
             tx.commit().await?;
         }
     }
@@ -163,7 +163,7 @@ impl Crawls {
             let skipped = match self.store.crawls().skip_queued(tx.conn(), id, Reason::Cancelled, CHUNK).await
             {
                 // The crawl and its rows were deleted. Its jobs must still be cancelled.
-                Err(StoreError::NotFound { .. }) => Skipped::default(),
+                Err(StoreError::NotFound { .. }) => SkippedRows::default(),
                 skipped => skipped?,
             };
             forget_jobs(&self.queue, &mut tx, &skipped.jobs).await?;
@@ -211,9 +211,11 @@ impl Crawls {
             for row in &rows {
                 match self.retry(row.id).await {
                     Ok(_) => result.retried += 1,
-                    Err(CrawlError::Store(StoreError::Conflict(why))) => result.left.push((row.id, why)),
-                    Err(CrawlError::Queue(why @ (QueueError::Duplicate(_) | QueueError::NotFound(_)))) => {
-                        result.left.push((row.id, why.to_string()));
+                    Err(CrawlError::Store(StoreError::Conflict(reason))) => {
+                        result.rejected.push((row.id, reason))
+                    }
+                    Err(CrawlError::Queue(reason @ (QueueError::Duplicate(_) | QueueError::NotFound(_)))) => {
+                        result.rejected.push((row.id, reason.to_string()));
                     }
                     Err(error) => return Err(error),
                 }
@@ -234,7 +236,7 @@ impl Crawls {
         let (row, ledger_row) = retried("cancel_job", || async {
             let mut tx = self.store.begin().await?;
             let row = self.queue.jobs().cancel(tx.conn(), job).await?;
-            let ledger_row = jobs::row_of(&row.kind, &row.payload);
+            let ledger_row = jobs::ledger_row(&row.kind, &row.payload);
             if let Some((ledger, id)) = ledger_row {
                 let (state, reason) = (Unprocessed::Skipped, &Reason::Cancelled);
                 let end = RowEnd { state, reason, detail: "its job was cancelled", status: None };
@@ -251,18 +253,18 @@ impl Crawls {
     }
 
     async fn reopen(&self, tx: &mut Tx, crawl: Uuid, job: &JobRow) -> Result<(), CrawlError> {
-        let refuse = |why: String| Err(StoreError::Conflict(why).into());
+        let conflict = |reason: String| Err(StoreError::Conflict(reason).into());
         let collection = match self.store.crawls().lock(tx.conn(), crawl).await {
-            Err(StoreError::NotFound { .. }) => return refuse("the job's crawl has been deleted".into()),
+            Err(StoreError::NotFound { .. }) => return conflict("the job's crawl has been deleted".into()),
             locked => locked?,
         };
         if let Some(state) = self.store.crawls().state(tx.conn(), crawl).await?
             && !state.is_live()
         {
-            return refuse(format!("the job's crawl is {state}; start a new crawl with its URL instead"));
+            return conflict(format!("the job's crawl is {state}; start a new crawl with its URL instead"));
         }
         self.queue.jobs().set_tenant(tx.conn(), job.id, collection).await?;
-        if let Some((ledger, row)) = jobs::row_of(&job.kind, &job.payload) {
+        if let Some((ledger, row)) = jobs::ledger_row(&job.kind, &job.payload) {
             self.store.crawls().reopen_row(tx.conn(), crawl, ledger, row).await?;
         }
         Ok(())
@@ -303,7 +305,7 @@ impl Crawls {
     /// Fails if the store or the queue fails. Earlier repairs are kept.
     pub async fn reconcile(&self) -> Result<Reconciled, CrawlError> {
         let mut done = Reconciled {
-            scans: crate::crawls::closing::end_lapsed_scans(&self.store, &self.queue).await?,
+            scans: crate::crawls::closing::end_expired_scans(&self.store, &self.queue).await?,
             ..Reconciled::default()
         };
         for crawl in self.store.crawls().closing().await? {

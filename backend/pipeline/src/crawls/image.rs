@@ -1,6 +1,7 @@
 //! Handles `scan_image`: fetches an image. `images::ingest` analyses and stores it.
 use super::context::{
-    Area, Context, FetchPolicy, NOT_MODIFIED, accept_incomplete, accepts_incomplete, saved, validators, visit,
+    Area, Context, FetchPolicy, NOT_MODIFIED, accept_incomplete, accepts_incomplete, count_saved, validators,
+    visit_of,
 };
 use crate::AnalyzeOptions;
 use crate::crawls::job_error::JobError;
@@ -33,7 +34,7 @@ impl ScanImage {
 #[async_trait::async_trait]
 impl Handler for ScanImage {
     async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> RunEnd {
-        let image: ImageJob = match jobs::read(&job.payload) {
+        let image: ImageJob = match jobs::parse(&job.payload) {
             Ok(image) => image,
             Err(error) => return RunEnd::Discard(error),
         };
@@ -51,7 +52,7 @@ async fn scan(
     claim: Claim,
     accepts_incomplete: bool,
 ) -> Result<(), JobError> {
-    let view = context.running(job.crawl_id).await?;
+    let view = context.running_crawl(job.crawl_id).await?;
     let (collection, model) = (view.crawl.collection_id, context.faces.model_id);
     let incoming = Incoming {
         bytes: Bytes::new(),
@@ -63,13 +64,15 @@ async fn scan(
         options: AnalyzeOptions {
             quality_profile: view.quality_profile,
             rotate: view.options.rotate,
-            ..context.faces.analyzer.config().storing_options()
+            ..context.faces.analyzer.config().storage_options()
         },
         moved_to: None,
         fetched: None,
     };
-    if retried("refuses_address", || context.faces.suppressor.refuses_address(collection, job.image_url_id))
-        .await?
+    if retried("refuses_address", || {
+        context.faces.suppressor.is_address_suppressed(collection, job.image_url_id)
+    })
+    .await?
     {
         let reason = Reason::SuppressedUrl;
         retried("settle_row", || ingest.settle_suppressed(&incoming, Some(claim), reason.clone())).await?;
@@ -85,14 +88,14 @@ async fn scan(
     let referrer = referrer(context, job).await?;
     loop {
         let policy = FetchPolicy::new(context, &view, Area::Anywhere);
-        let validators = cached.as_ref().and_then(|cached| validators(&cached.visit));
+        let validators = cached.as_ref().and_then(|cached| validators(&cached.response));
         let referrer = referrer.clone();
         let request = Request { validators, referrer, ..Request::new(job.url.clone(), Kind::Image) };
         let fetched = accept_incomplete(policy.fetch(request).await, accepts_incomplete);
         let fetched = fetched.map_err(|error| JobError::from_fetch(error, context.config.robots_retry))?;
         if view.options.respect_robots {
             let tags = fetched.robots_tags.iter().map(String::as_str);
-            if let Some(reason) = Directives::parse(tags, context.fetcher.agent()).images_denied() {
+            if let Some(reason) = Directives::parse(tags, context.fetcher.agent()).image_denial() {
                 return Err(JobError::skipped(
                     reason,
                     "its X-Robots-Tag does not allow the image to be used",
@@ -100,9 +103,9 @@ async fn scan(
             }
         }
         let mut incoming = Incoming {
-            fetched: Some(FetchedFrom { url: job.url.to_string(), visit: visit(&fetched) }),
+            fetched: Some(FetchedFrom { url: job.url.to_string(), visit: visit_of(&fetched) }),
             bytes: fetched.body,
-            incomplete: fetched.incomplete,
+            incomplete: fetched.is_incomplete,
             moved_to: (fetched.url != job.url).then(|| fetched.url.to_string()),
             ..incoming.clone()
         };
@@ -112,7 +115,7 @@ async fn scan(
             // The stored visit does not change.
             incoming.fetched = None;
             if ingest.settle_unchanged(&incoming, claim, cached.image_id).await?.is_some() {
-                saved("image", cached.visit.bytes);
+                count_saved("image", cached.response.bytes);
                 return Ok(());
             }
             // The image was deleted in the meantime, so fetch the complete file.

@@ -1,4 +1,4 @@
-//! Why a job did not succeed, and what follows for its row and for the job.
+//! The errors of a job, and their effects on the job and its row.
 use crate::domain::ChangeError;
 use crate::{AnalyzeError, IngestError};
 use crawler::FetchError;
@@ -11,21 +11,21 @@ use store::StoreError;
 /// Maximum wait that a host's `Retry-After` can cause for one URL.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
-/// Wait before a job runs again whose result has no space on the disk.
+/// Wait before a job is retried because its result did not fit on the disk.
 pub(crate) const DISK_FULL_WAIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(crate) enum JobError {
     /// A permanent error. The row is settled with this state and reason.
     Final { state: Unprocessed, reason: Reason, detail: String, status: Option<u16> },
-    /// A transient error: another attempt may succeed. After the last one the row is failed.
+    /// A transient error: another attempt may succeed. After the last attempt, the row is failed.
     Retry { reason: Reason, detail: String, wait: Option<Duration> },
     /// The job cannot run now. It runs after this wait, and this run is not counted as an attempt.
-    Later(Duration),
+    Snooze(Duration),
     /// The claim was lost, and everything was rolled back.
     Stale,
     /// The crawl has ended or was deleted with its rows.
-    Gone,
+    CrawlEnded,
 }
 
 impl JobError {
@@ -44,7 +44,7 @@ impl JobError {
     pub(crate) fn from_fetch(error: FetchError, robots_retry: Duration) -> Self {
         let (reason, detail) = (error.reason(), error.to_string());
         match error {
-            FetchError::Postponed(wait) => Self::Later(wait),
+            FetchError::Postponed(wait) => Self::Snooze(wait),
             FetchError::Refused(Reason::RobotsUnavailable) => {
                 let detail =
                     "the robots.txt of the host is unavailable, so no request to the host is allowed".into();
@@ -69,7 +69,7 @@ impl JobError {
 impl From<StoreError> for JobError {
     fn from(error: StoreError) -> Self {
         if let StoreError::DiskFull { .. } = error {
-            return Self::Later(DISK_FULL_WAIT);
+            return Self::Snooze(DISK_FULL_WAIT);
         }
         Self::Retry { reason: Reason::StoreFailure, detail: error.to_string(), wait: None }
     }
@@ -101,9 +101,9 @@ impl From<IngestError> for JobError {
             IngestError::Analyze(error) => error,
         };
         match error {
-            AnalyzeError::Run(RunError::Overloaded { retry_after, .. }) => Self::Later(retry_after),
-            AnalyzeError::Exhausted(error) => Self::Later(error.retry_after),
-            AnalyzeError::Run(RunError::Stopped) => Self::Later(Duration::ZERO),
+            AnalyzeError::Run(RunError::Overloaded { retry_after, .. }) => Self::Snooze(retry_after),
+            AnalyzeError::Exhausted(error) => Self::Snooze(error.retry_after),
+            AnalyzeError::Run(RunError::Stopped) => Self::Snooze(Duration::ZERO),
             AnalyzeError::Run(_) | AnalyzeError::Decoder(_) => {
                 Self::Retry { reason: error.reason(), detail: error.to_string(), wait: None }
             }
@@ -160,13 +160,13 @@ mod tests {
     #[test]
     fn full_disk_uses_no_attempt() {
         let full = StoreError::DiskFull { reserve_mb: 1 };
-        assert!(matches!(JobError::from(IngestError::Store(full)), JobError::Later(_)));
+        assert!(matches!(JobError::from(IngestError::Store(full)), JobError::Snooze(_)));
     }
 
     #[test]
     fn overloaded_engine_uses_no_attempt() {
         let overloaded =
             RunError::Overloaded { operation: "face_detection", retry_after: Duration::from_secs(1) };
-        assert!(matches!(JobError::from(IngestError::Analyze(overloaded.into())), JobError::Later(_)));
+        assert!(matches!(JobError::from(IngestError::Analyze(overloaded.into())), JobError::Snooze(_)));
     }
 }

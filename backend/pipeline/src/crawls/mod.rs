@@ -33,19 +33,19 @@ pub struct Config {
     /// Maximum time that a job waits in the process for a host permit. A job that would wait longer
     /// returns to the queue. This is also the maximum time between a pause and the start of the
     /// last request.
-    pub patience: Duration,
+    pub max_permit_wait: Duration,
     /// Maximum time that the database may take to grant a host permit. A permit expires a minute
-    /// after it was granted, so a request with a late one could be too close to the next.
+    /// after it was granted, so a request with a late permit could be too close to the next one.
     pub grant_time_limit: Duration,
-    /// How long a robots.txt is cached (RFC 9309 2.4 requires at most 24 hours).
+    /// Time for which a robots.txt is cached (RFC 9309 2.4 requires at most 24 hours).
     pub robots_ttl: Duration,
     /// Wait before a robots.txt that could not be fetched is requested again.
     pub robots_retry: Duration,
     /// Maximum delay that a slow host, robots.txt or `Retry-After` can cause.
-    pub longest_delay: Duration,
+    pub max_delay: Duration,
     /// Rules for the markup of sites: `[[recipe]]` in `facecrawl.toml`.
     pub recipes: crawler::Recipes,
-    /// `CRAWL_TRAILING_SLASH`, `CRAWL_DROP_PARAMETERS`: how URLs of pages are normalised.
+    /// `CRAWL_TRAILING_SLASH`, `CRAWL_DROP_PARAMETERS`: the normalisation of the URLs of pages.
     pub spelling: crawler::urls::Spelling,
     /// `WEBHOOK_SECRET`: signs messages to webhooks of collections without their own secret, and
     /// derives the secrets of collections. Without it, webhooks are disabled.
@@ -58,11 +58,11 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             default_delay: Duration::from_millis(500),
-            patience: Duration::from_secs(1),
+            max_permit_wait: Duration::from_secs(1),
             grant_time_limit: Duration::from_secs(20),
             robots_ttl: Duration::from_secs(24 * 3600),
             robots_retry: Duration::from_secs(30),
-            longest_delay: Duration::from_secs(3600),
+            max_delay: Duration::from_secs(3600),
             recipes: crawler::Recipes::default(),
             spelling: crawler::urls::Spelling::default(),
             webhook_secret: None,
@@ -107,7 +107,7 @@ impl Crawls {
     /// The collection must exist; `default` always exists.
     ///
     /// # Errors
-    /// Fails with [`CrawlError::Invalid`], which contains the field and what is allowed.
+    /// Fails with [`CrawlError::Invalid`], which contains the field and its allowed values.
     pub async fn create(
         &self,
         collection: &str,
@@ -115,8 +115,8 @@ impl Crawls {
         options: CrawlOptions,
     ) -> Result<Crawl, CrawlError> {
         options.check()?;
-        let seeds = parse(seeds)?;
-        options.check_room(counts(&seeds, &options))?;
+        let seeds = parse_seeds(seeds)?;
+        options.check_seed_counts(count_seeds(&seeds, &options))?;
         if options.webhook.is_some() && self.config.webhook_secret.is_none() {
             return Err(CrawlError::invalid(
                 "webhook",
@@ -124,12 +124,12 @@ impl Crawls {
             ));
         }
         let seeds: Vec<String> = seeds.iter().map(|url| url.to_string()).collect();
-        let crawl = retried("create_crawl", || self.admit(collection, &seeds, &options)).await?;
+        let crawl = retried("create_crawl", || self.insert_with_seeds(collection, &seeds, &options)).await?;
         metrics::counter!("facecrawl_crawls_total", "event" => "created").increment(1);
         Ok(crawl)
     }
 
-    async fn admit(
+    async fn insert_with_seeds(
         &self,
         collection: &str,
         seeds: &[String],
@@ -179,9 +179,9 @@ impl Crawls {
             self.store.crawled_videos().admit(tx.conn(), crawl.id, limits, &request, &videos).await?;
         let jobs: Vec<NewJob> = (pages
             .into_iter()
-            .map(|row| PageJob::new(crawl.id, row, None).job(crawl.collection_id, depth_priority(0))))
-        .chain(images.into_iter().map(|row| ImageJob::new(crawl.id, row, 0).job(crawl.collection_id)))
-        .chain(videos.into_iter().map(|video_id| VideoJob { video_id }.fetch(crawl.collection_id)))
+            .map(|row| PageJob::new(crawl.id, row, None).queue_job(crawl.collection_id, depth_priority(0))))
+        .chain(images.into_iter().map(|row| ImageJob::new(crawl.id, row, 0).queue_job(crawl.collection_id)))
+        .chain(videos.into_iter().map(|video_id| VideoJob { video_id }.fetch_job(crawl.collection_id)))
         .collect();
         self.queue.enqueue(tx.conn(), &jobs).await?;
         Ok(())
@@ -216,7 +216,7 @@ const MAX_SEEDS: usize = 10_000;
 const MAX_SEED_BYTES: usize = 1 << 20;
 
 /// Parses and normalises seeds and removes duplicates. Keeps the order.
-fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
+fn parse_seeds(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
     if seeds.is_empty() || seeds.len() > MAX_SEEDS {
         return Err(CrawlError::invalid(
             "seeds",
@@ -229,8 +229,8 @@ fn parse(seeds: &[String]) -> Result<Vec<Url>, CrawlError> {
     for (index, seed) in seeds.iter().enumerate() {
         let error = |reason: String| CrawlError::invalid("seeds", format!("number {}: {reason}", index + 1));
         let url = crawler::urls::parse(seed.trim()).map_err(&error)?;
-        if let Some(why) = crawler::urls::credentials_error(&url) {
-            return Err(error(format!("the URL is not allowed: {why}; send it without them")));
+        if let Some(reason) = crawler::urls::credentials_error(&url) {
+            return Err(error(format!("the URL is not allowed: {reason}; send it without them")));
         }
         if unique.insert(url.clone()) {
             bytes += url.as_str().len();
@@ -266,7 +266,7 @@ impl SeedKind {
     }
 }
 
-fn counts(seeds: &[Url], options: &CrawlOptions) -> SeedCounts {
+fn count_seeds(seeds: &[Url], options: &CrawlOptions) -> SeedCounts {
     let count = |kind| seeds.iter().filter(|url| SeedKind::guess(url, options) == kind).count();
     let mut videos_by_host: HashMap<String, usize> = HashMap::new();
     for url in seeds.iter().filter(|url| SeedKind::guess(url, options) == SeedKind::Video) {

@@ -1,8 +1,8 @@
 //! Handles `scan_page`: fetches a page, sitemap or feed, adds its links and images to the ledgers,
 //! and enqueues their jobs. Scope and depth are applied in `page_outcome`.
 use super::context::{
-    Area, Context, CrawlView, FetchPolicy, NOT_MODIFIED, accept_incomplete, accepts_incomplete, saved,
-    validators, visit,
+    Area, Context, CrawlView, FetchPolicy, NOT_MODIFIED, accept_incomplete, accepts_incomplete, count_saved,
+    validators, visit_of,
 };
 use super::page_outcome::{self, PageOutcome, Rules, VisitChange};
 use crate::admission::places::{FairSemaphore, Permit};
@@ -21,7 +21,7 @@ use std::time::Duration;
 use store::crawls::Crawl;
 use store::crawls::http_cache::CachedPage;
 use store::crawls::ledger::{DirectoryYield, Ledger};
-use store::crawls::pages::{Admitted, PageResult};
+use store::crawls::pages::{AdmittedUrl, PageResult};
 use store::{Store, StoreError, Tx, retried};
 use tokio_util::sync::CancellationToken;
 use url::Url;
@@ -46,7 +46,7 @@ impl ScanPage {
 #[async_trait::async_trait]
 impl Handler for ScanPage {
     async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> RunEnd {
-        let page: PageJob = match jobs::read(&job.payload) {
+        let page: PageJob = match jobs::parse(&job.payload) {
             Ok(page) => page,
             Err(error) => return RunEnd::Discard(error),
         };
@@ -64,37 +64,37 @@ async fn scan(
     claim: Claim,
     accepts_incomplete: bool,
 ) -> Result<(), JobError> {
-    let view = context.running(job.crawl_id).await?;
+    let view = context.running_crawl(job.crawl_id).await?;
     let page = PageScan { context, view: &view, job };
     let is_sitemap = looks_like_sitemap(job);
-    let reader = page.reader_of(&job.url);
+    let extractor = page.extractor_id(&job.url);
     let mut cached = match view.options.revalidate && !is_sitemap {
         true => {
-            context.store.hosts().cached_page(view.crawl.collection_id, job.url.as_str(), &reader).await?
+            context.store.hosts().cached_page(view.crawl.collection_id, job.url.as_str(), &extractor).await?
         }
         false => None,
     };
     let mut fetch_permit = None;
     // This function holds the permit for reading until it has stored the result.
-    let (outcome, _reading) = loop {
+    let (outcome, _read_permit) = loop {
         if is_sitemap && fetch_permit.is_none() {
-            fetch_permit = permits.fetch_large(job.page_id)?;
+            fetch_permit = permits.try_acquire_fetch(job.page_id)?;
         }
         let kind = match (is_sitemap, &fetch_permit) {
             (false, _) => Kind::Page,
             (true, None) => Kind::SmallSitemap,
             (true, Some(_)) => Kind::Sitemap,
         };
-        let hops = FetchPolicy::new(context, &view, Area::Page(job));
-        let validators = cached.as_ref().and_then(|cached| validators(&cached.visit));
+        let policy = FetchPolicy::new(context, &view, Area::Page(job));
+        let validators = cached.as_ref().and_then(|cached| validators(&cached.response));
         let request = Request { validators, ..Request::new(job.url.clone(), kind) };
-        let fetched = match accept_incomplete(hops.fetch(request).await, accepts_incomplete) {
+        let fetched = match accept_incomplete(policy.fetch(request).await, accepts_incomplete) {
             // The sitemap was guessed or only listed, so its absence is not an error.
             Err(FetchError::Status { status: 400..=499, .. }) if job.sitemap.is_some() => {
                 return Err(JobError::skipped(Reason::NoSitemap, "the site has no sitemap at this address"));
             }
             Err(FetchError::TooLarge { .. }) if kind == Kind::SmallSitemap => {
-                permits.remember_large(job.page_id);
+                permits.record_large(job.page_id);
                 continue;
             }
             fetched => fetched.map_err(|error| JobError::from_fetch(error, context.config.robots_retry))?,
@@ -108,17 +108,17 @@ async fn scan(
                 None => continue,
             }
         }
-        let content = content(job, &fetched);
-        let reading = match content {
-            Content::Sitemap => Some(permits.read().await),
+        let content = detect_content(job, &fetched);
+        let read_permit = match content {
+            Content::Sitemap => Some(permits.acquire_read().await),
             _ => None,
         };
-        break (page.read(fetched, content).await?, reading);
+        break (page.read(fetched, content).await?, read_permit);
     };
-    page.store(outcome, claim, &reader).await
+    page.store(outcome, claim, &extractor).await
 }
 
-/// A page whose job runs.
+/// A page whose job is running.
 struct PageScan<'a> {
     context: &'a Context,
     view: &'a Arc<CrawlView>,
@@ -126,9 +126,9 @@ struct PageScan<'a> {
 }
 
 impl PageScan<'_> {
-    /// Returns the identity of the reader of a page. A visit of another reader is not reused.
-    fn reader_of(&self, url: &Url) -> String {
-        extract::extractor_id(self.context.fetcher.agent(), self.context.config.recipes.of(url))
+    /// Returns the id of the extractor for a URL. The visit of another extractor is not reused.
+    fn extractor_id(&self, url: &Url) -> String {
+        extract::extractor_id(self.context.fetcher.agent(), self.context.config.recipes.for_url(url))
     }
 
     async fn read(&self, fetched: Fetched, content: Content) -> Result<PageOutcome, JobError> {
@@ -140,7 +140,7 @@ impl PageScan<'_> {
             Content::Sitemap => self.read_sitemap(fetched).await,
             Content::Image => Ok(page_outcome::from_image(self.job, &fetched)),
             Content::Video => Ok(page_outcome::from_video(self.view, self.job, &fetched)),
-            Content::Other if fetched.incomplete && fetched.body.len() < DETECTION_BYTES => {
+            Content::Other if fetched.is_incomplete && fetched.body.len() < DETECTION_BYTES => {
                 Err(JobError::Retry {
                     reason: Reason::IncompleteTransfer,
                     detail: "too little of the response arrived to tell what it is".into(),
@@ -165,17 +165,21 @@ impl PageScan<'_> {
         let recipes = context.config.recipes.clone();
         let (page, visit, fetched) = offload(move || {
             let Fetched { body, url, content_type, .. } = &fetched;
-            let mut page = extract_page(body, url, content_type.as_deref(), &agent, recipes.of(url));
+            let mut page = extract_page(body, url, content_type.as_deref(), &agent, recipes.for_url(url));
             page.referrer_policy = fetched.referrer_policy;
-            let visit = visit(&fetched).and_then(|visit| {
+            let visit = visit_of(&fetched).and_then(|visit| {
                 let content = page.to_stored_bytes(&fetched.robots_tags)?;
-                Some(CachedPage { visit, content, mentions: page.addresses().map(str::to_owned).collect() })
+                Some(CachedPage {
+                    response: visit,
+                    content,
+                    mentions: page.addresses().map(str::to_owned).collect(),
+                })
             });
             (page, visit, fetched)
         })
         .await?;
         // After a redirect to a host with a different recipe, the visit is not stored.
-        let visit = visit.filter(|_| self.reader_of(&fetched.url) == self.reader_of(&job.url));
+        let visit = visit.filter(|_| self.extractor_id(&fetched.url) == self.extractor_id(&job.url));
         let sitemaps = page_outcome::sitemaps_of(context, view, job, &fetched.url).await;
         let rules = Rules::new(context, view, job);
         let outcome = offload(move || page_outcome::from_page(&rules, fetched, page, sitemaps)).await?;
@@ -189,7 +193,7 @@ impl PageScan<'_> {
         cached: CachedPage,
     ) -> Result<Option<PageOutcome>, JobError> {
         let Self { context, view, job } = *self;
-        let CachedPage { visit, content, .. } = cached;
+        let CachedPage { response: visit, content, .. } = cached;
         let Some((mut page, mut tags)) = offload(move || Page::from_stored_bytes(&content)).await? else {
             return Ok(None);
         };
@@ -202,7 +206,7 @@ impl PageScan<'_> {
         let rules = Rules::new(context, view, job);
         let mut outcome = offload(move || page_outcome::from_page(&rules, fetched, page, sitemaps)).await?;
         outcome.result.reason.get_or_insert(Reason::NotModified);
-        saved("page", visit.bytes);
+        count_saved("page", visit.bytes);
         Ok(Some(PageOutcome { visit_change: VisitChange::Renewed, ..outcome }))
     }
 
@@ -217,8 +221,8 @@ impl PageScan<'_> {
     }
 
     /// Stores the new rows and their jobs, settles this row and completes this job.
-    async fn store(&self, outcome: PageOutcome, claim: Claim, reader: &str) -> Result<(), JobError> {
-        let stored = retried("store_page", || self.store_once(&outcome, claim, reader)).await?;
+    async fn store(&self, outcome: PageOutcome, claim: Claim, extractor: &str) -> Result<(), JobError> {
+        let stored = retried("store_page", || self.store_once(&outcome, claim, extractor)).await?;
         let forbidden = ImageState::Skipped.as_str();
         (0..stored.forbidden_images)
             .for_each(|_| count_outcome("image", forbidden, Some(&Reason::ForbiddenUrl)));
@@ -237,15 +241,15 @@ impl PageScan<'_> {
         &self,
         outcome: &PageOutcome,
         claim: Claim,
-        reader: &str,
+        extractor: &str,
     ) -> Result<StoredPage, ChangeError> {
         let Self { context: Context { store, queue, .. }, view, job } = *self;
         let PageOutcome {
             sitemaps,
-            nested,
+            sitemap_depth,
             images,
             videos,
-            home,
+            redirected_seed,
             visit_change,
             mentions,
             shown_videos,
@@ -260,39 +264,44 @@ impl PageScan<'_> {
         let mut jobs: Vec<NewJob> = Vec::new();
         if !sitemaps.is_empty() {
             let admitted = store.ledger().admit_pages(tx.conn(), crawl, options.max_pages, sitemaps).await?;
-            let job = |row| {
-                let page = PageJob { sitemap: Some(*nested), ..PageJob::new(crawl, row, home.clone()) };
-                page.job(collection, frontier::depth_priority(0))
+            let to_job = |row| {
+                let page = PageJob {
+                    sitemap: Some(*sitemap_depth),
+                    ..PageJob::new(crawl, row, redirected_seed.clone())
+                };
+                page.queue_job(collection, frontier::depth_priority(0))
             };
-            jobs.extend(admitted.into_iter().map(job));
+            jobs.extend(admitted.into_iter().map(to_job));
         }
         if let Some(budget) = options.max_pages_per_directory {
             let over_budget;
             (pages, over_budget) = store
                 .ledger()
-                .within_directories(tx.conn(), crawl, budget, page_outcome::by_directory(pages))
+                .within_directory_budget(tx.conn(), crawl, budget, page_outcome::by_directory(pages))
                 .await?;
             if over_budget > 0 {
                 links_left_out.insert(Reason::DirectoryFull, over_budget);
             }
         }
         store.crawls().count_links_left_out(tx.conn(), crawl, &links_left_out).await?;
-        let (mut found, mut forbidden_images) = (0, 0);
+        let (mut found_images, mut forbidden_images) = (0, 0);
         if !images.is_empty() {
             let admitted = store.ledger().admit_images(tx.conn(), crawl, options.max_images, images).await?;
-            let image = |row: Admitted| {
+            let to_image_job = |row: AdmittedUrl| {
                 let policy = outcome.referrer_policies.get(&row.url).copied();
                 let shown_on = policy.map(|policy| ShownOn { page_id: job.page_id, policy });
                 ImageJob { shown_on, ..ImageJob::new(crawl, row, job.depth) }
             };
             // The queue rejects jobs with an invalid host name. The row of such an image is settled
             // here, and the rest of the page is stored.
-            let (fetchable, others): (Vec<_>, Vec<_>) =
-                admitted.into_iter().map(image).partition(|image| urls::host_error(&image.url).is_none());
-            (found, forbidden_images) = (fetchable.len() as i64, others.len());
-            jobs.extend(fetchable.iter().map(|image| image.job(collection)));
-            let others: Vec<Uuid> = others.iter().map(|image| image.image_url_id).collect();
-            store.ledger().skip_image_urls(tx.conn(), &others, Reason::ForbiddenUrl, NO_HOST).await?;
+            let (fetchable, unfetchable): (Vec<_>, Vec<_>) = admitted
+                .into_iter()
+                .map(to_image_job)
+                .partition(|image| urls::host_error(&image.url).is_none());
+            (found_images, forbidden_images) = (fetchable.len() as i64, unfetchable.len());
+            jobs.extend(fetchable.iter().map(|image| image.queue_job(collection)));
+            let unfetchable: Vec<Uuid> = unfetchable.iter().map(|image| image.image_url_id).collect();
+            store.ledger().skip_image_urls(tx.conn(), &unfetchable, Reason::ForbiddenUrl, NO_HOST).await?;
         }
         if !videos.is_empty() {
             let request =
@@ -301,13 +310,14 @@ impl PageScan<'_> {
                 .crawled_videos()
                 .admit(tx.conn(), crawl, options.video_limits(), &request, videos)
                 .await?;
-            let job = |video_id| VideoJob { video_id }.fetch(collection);
-            jobs.extend(admitted.into_iter().map(job));
+            let to_job = |video_id| VideoJob { video_id }.fetch_job(collection);
+            jobs.extend(admitted.into_iter().map(to_job));
         }
-        count_yield(store, &mut tx, crawl, &job.url, found).await?;
+        count_yield(store, &mut tx, crawl, &job.url, found_images).await?;
         if !pages.is_empty() {
             let admitted = store.ledger().admit_pages(tx.conn(), crawl, options.max_pages, &pages).await?;
-            let rows = admitted.into_iter().map(|row| PageJob::new(crawl, row, home.clone())).collect();
+            let rows =
+                admitted.into_iter().map(|row| PageJob::new(crawl, row, redirected_seed.clone())).collect();
             jobs.extend(page_jobs(store, &mut tx, &view.crawl, rows).await?);
         }
         store.ledger().settle_page(tx.conn(), job.page_id, result).await?;
@@ -317,7 +327,10 @@ impl PageScan<'_> {
                 store.hosts().renew_cached_page(tx.conn(), crawl, job.url.as_str()).await?
             }
             VisitChange::Replaced(visit) => {
-                store.hosts().cache_page(tx.conn(), crawl, job.url.as_str(), reader, visit.as_ref()).await?;
+                store
+                    .hosts()
+                    .cache_page(tx.conn(), crawl, job.url.as_str(), extractor, visit.as_ref())
+                    .await?;
             }
         }
         store.erasures().clear_page_with_suppressed(tx.conn(), job.page_id, mentions, shown_videos).await?;
@@ -338,7 +351,7 @@ impl PageScan<'_> {
 }
 
 /// Returns `true` if the URL looks like that of a sitemap or a feed, which may be larger than a
-/// page. After the fetch, [`content`] decides.
+/// page. After the fetch, [`detect_content`] decides.
 fn looks_like_sitemap(job: &PageJob) -> bool {
     let path = job.url.path().to_ascii_lowercase();
     job.sitemap.is_some() || [".xml", ".xml.gz", ".rss", ".atom"].iter().any(|end| path.ends_with(end))
@@ -356,7 +369,7 @@ enum Content {
 /// Returns the kind of the fetched content. The `Content-Type` header determines the kind. The
 /// first bytes determine it if the header is missing or specifies only XML, or if they are the
 /// signature of an image or a video. A text can begin like a video, so HTML is not a video.
-fn content(job: &PageJob, fetched: &Fetched) -> Content {
+fn detect_content(job: &PageJob, fetched: &Fetched) -> Content {
     let header = fetched.content_type.as_deref().unwrap_or_default().trim().to_ascii_lowercase();
     let mime = header.split(';').next().unwrap_or_default().trim();
     if vision::Format::sniff(&fetched.body).is_some() {
@@ -366,9 +379,9 @@ fn content(job: &PageJob, fetched: &Fetched) -> Content {
     if !is_html && video::is_video(&fetched.body) || hls::is_playlist(&fetched.body) {
         return Content::Video;
     }
-    let root = sitemap::root(&fetched.body);
+    let root = sitemap::root_element(&fetched.body);
     match (mime, root) {
-        (_, Some(root)) if sitemap::is_root(&root) => Content::Sitemap,
+        (_, Some(root)) if sitemap::is_sitemap_root(&root) => Content::Sitemap,
         _ if is_html => Content::Html,
         ("" | "application/xml" | "text/xml", Some(root)) if root == "html" => Content::Html,
         ("", _) if begins_like_markup(&fetched.body) => Content::Html,
@@ -422,7 +435,7 @@ async fn page_jobs(
     let yields = store.ledger().yields(tx.conn(), crawl.id, &names).await?;
     let jobs = pages.iter().zip(yields.chunks_exact(2)).map(|(page, yields)| {
         let priority = frontier::priority(page.depth, to_yield(yields[0]), to_yield(yields[1]));
-        page.job(crawl.collection_id, priority)
+        page.queue_job(crawl.collection_id, priority)
     });
     Ok(jobs.collect())
 }
@@ -434,8 +447,8 @@ fn to_yield(yields: DirectoryYield) -> Yield {
 
 /// Time after which a job is retried if another job is fetching a large sitemap.
 const RETRY_WAIT: Duration = Duration::from_millis(500);
-/// Maximum number of large sitemaps that a process remembers.
-const MAX_LARGE: usize = 10_000;
+/// Maximum number of large sitemaps in the memory of a process.
+const MAX_LARGE_SITEMAPS: usize = 10_000;
 
 /// Permits for fetching and reading sitemaps.
 ///
@@ -456,7 +469,7 @@ impl Default for SitemapPermits {
 }
 
 impl SitemapPermits {
-    async fn read(&self) -> Permit {
+    async fn acquire_read(&self) -> Permit {
         self.reading.acquire(Requester::default()).await
     }
 
@@ -464,19 +477,19 @@ impl SitemapPermits {
     /// known to be large.
     ///
     /// # Errors
-    /// Fails with [`JobError::Later`] if another job holds the permit.
-    fn fetch_large(&self, page: Uuid) -> Result<Option<Permit>, JobError> {
+    /// Fails with [`JobError::Snooze`] if another job holds the permit.
+    fn try_acquire_fetch(&self, page: Uuid) -> Result<Option<Permit>, JobError> {
         let is_large = self.large.lock().unwrap_or_else(PoisonError::into_inner).contains(&page);
         if !is_large {
             return Ok(None);
         }
-        self.fetching.try_acquire().map(Some).ok_or(JobError::Later(RETRY_WAIT))
+        self.fetching.try_acquire().map(Some).ok_or(JobError::Snooze(RETRY_WAIT))
     }
 
-    fn remember_large(&self, page: Uuid) {
+    fn record_large(&self, page: Uuid) {
         let mut large = self.large.lock().unwrap_or_else(PoisonError::into_inner);
-        if large.len() >= MAX_LARGE {
-            // Jobs fetch the removed sitemaps as small ones, and detect their size again.
+        if large.len() >= MAX_LARGE_SITEMAPS {
+            // Jobs fetch the removed sitemaps as small ones and detect their size again.
             large.clear();
         }
         large.insert(page);

@@ -1,5 +1,5 @@
-//! Computes what a fetched page, sitemap or feed adds to a crawl's ledgers, from the crawl's scope,
-//! depth and options. Fetching and storing are in `page`.
+//! Computes the rows that a fetched page, sitemap or feed adds to a crawl's ledgers, from the
+//! crawl's scope, depth and options. Fetching and storing are in `page`.
 
 use super::context::{Context, CrawlView, in_scope};
 use crate::domain::Sitemaps;
@@ -15,7 +15,7 @@ use store::videos::crawled::NewVideoUrl;
 use url::Url;
 
 /// Maximum nesting depth of sitemaps: robots.txt, index, index, sitemap.
-const MAX_NESTED: u8 = 3;
+const MAX_SITEMAP_DEPTH: u8 = 3;
 
 /// The pages, sitemaps, images and videos that a page yielded, and the result for its own row.
 pub(crate) struct PageOutcome {
@@ -25,7 +25,7 @@ pub(crate) struct PageOutcome {
     /// Further sitemaps. Their rows have depth 0, so that their entries are like links of a seed.
     pub(crate) sitemaps: Vec<NewPage>,
     /// The nesting depth of `sitemaps`.
-    pub(crate) nested: u8,
+    pub(crate) sitemap_depth: u8,
     pub(crate) images: Vec<NewImageUrl>,
     /// The policy of each image of an HTML page, by the URL of the image.
     pub(crate) referrer_policies: HashMap<String, ReferrerPolicy>,
@@ -34,7 +34,7 @@ pub(crate) struct PageOutcome {
     /// The addresses of the videos of an HTML page, also if the crawl does not read videos.
     pub(crate) shown_videos: Vec<String>,
     /// The URL to which the seed was redirected.
-    pub(crate) home: Option<Url>,
+    pub(crate) redirected_seed: Option<Url>,
     pub(crate) result: PageResult,
     /// The addresses of everything that the page links to or contains.
     pub(crate) mentions: Vec<String>,
@@ -47,12 +47,12 @@ impl PageOutcome {
             pages: Vec::new(),
             left_out: BTreeMap::new(),
             sitemaps: Vec::new(),
-            nested: 0,
+            sitemap_depth: 0,
             images: Vec::new(),
             referrer_policies: HashMap::new(),
             videos: Vec::new(),
             shown_videos: Vec::new(),
-            home: None,
+            redirected_seed: None,
             result,
             mentions: Vec::new(),
             visit_change: VisitChange::Unchanged,
@@ -100,21 +100,21 @@ pub(crate) fn from_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: V
     let mentions = page.addresses().map(str::to_owned).collect();
     let directives = page.directives.union(rules.robots_directives(&fetched));
     let directives = if view.options.respect_robots { directives } else { Directives::default() };
-    let home = job.home.clone().or_else(|| {
-        let moved = job.depth == 0 && !in_scope(view, None, &fetched.url);
-        moved.then(|| fetched.url.clone())
+    let redirected_seed = job.redirected_seed.clone().or_else(|| {
+        let left_scope = job.depth == 0 && !in_scope(view, None, &fetched.url);
+        left_scope.then(|| fetched.url.clone())
     });
-    let mut collector = PageCollector::new(rules, home.as_ref());
+    let mut collector = PageCollector::new(rules, redirected_seed.as_ref());
     if !directives.nofollow {
         let links = page.links.iter().filter(|link| !(link.nofollow && view.options.respect_robots));
         links.for_each(|link| collector.add(&link.url));
         page.feeds.iter().for_each(|feed| collector.add(feed));
     }
     let (pages, left_out) = collector.finish();
-    let home_page = fetched.url.clone();
-    let page_url = home_page.to_string();
+    let final_url = fetched.url.clone();
+    let page_url = final_url.to_string();
     let original_url = original_url(job, &fetched);
-    let denied = directives.images_denied();
+    let denied = directives.image_denial();
     let policy = |image: &ImageCandidate| (image.url.to_string(), page.referrer_policy_of(image));
     let referrer_policies = page.images.iter().map(policy).collect();
     let images = match &denied {
@@ -135,18 +135,18 @@ pub(crate) fn from_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: V
             .collect(),
         _ => Vec::new(),
     };
-    let result = result(fetched, denied, page.title);
-    let sitemaps = seeds(sitemaps.into_iter().filter(|url| may_list(url, &home_page)));
+    let result = page_result(fetched, denied, page.title);
+    let sitemaps = new_seed_pages(sitemaps.into_iter().filter(|url| may_list(url, &final_url)));
     PageOutcome {
         pages,
         left_out,
         sitemaps,
-        nested: 1,
+        sitemap_depth: 1,
         images,
         referrer_policies,
         videos,
         shown_videos,
-        home,
+        redirected_seed,
         result,
         mentions,
         visit_change: VisitChange::Unchanged,
@@ -159,9 +159,9 @@ pub(crate) fn from_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> Pag
     let Rules { view, job, .. } = rules;
     let robots_directives = Directives { noindex: false, ..rules.robots_directives(&fetched) };
     let directives = if view.options.respect_robots { robots_directives } else { Directives::default() };
-    let denied = directives.images_denied();
+    let denied = directives.image_denial();
     let sitemap_url = fetched.url.to_string();
-    let mut collector = PageCollector::new(rules, job.home.as_ref());
+    let mut collector = PageCollector::new(rules, job.redirected_seed.as_ref());
     let mut images = Vec::new();
     let mut videos = map.videos;
     for entry in &map.pages {
@@ -201,19 +201,31 @@ pub(crate) fn from_sitemap(rules: &Rules, fetched: Fetched, map: Sitemap) -> Pag
             .collect(),
         false => Vec::new(),
     };
-    let nested = job.sitemap.unwrap_or(0) + 1;
-    let children = map.sitemaps.into_iter().filter(|url| nested <= MAX_NESTED && may_list(url, &fetched.url));
-    let sitemaps = if view.options.max_depth > job.depth { seeds(children) } else { Vec::new() };
+    let sitemap_depth = job.sitemap.unwrap_or(0) + 1;
+    let children = map
+        .sitemaps
+        .into_iter()
+        .filter(|url| sitemap_depth <= MAX_SITEMAP_DEPTH && may_list(url, &fetched.url));
+    let sitemaps = if view.options.max_depth > job.depth { new_seed_pages(children) } else { Vec::new() };
     let (pages, left_out) = collector.finish();
-    let result = result(fetched, denied, None);
-    let home = job.home.clone();
-    PageOutcome { pages, left_out, sitemaps, nested, images, videos, home, ..PageOutcome::new(result) }
+    let result = page_result(fetched, denied, None);
+    let redirected_seed = job.redirected_seed.clone();
+    PageOutcome {
+        pages,
+        left_out,
+        sitemaps,
+        sitemap_depth,
+        images,
+        videos,
+        redirected_seed,
+        ..PageOutcome::new(result)
+    }
 }
 
 /// Computes the outcome of a page that is an image. The image is added to the image ledger.
 pub(crate) fn from_image(job: &PageJob, fetched: &Fetched) -> PageOutcome {
     let detail = "the URL is an image; it was added to the images of the crawl";
-    let result = skipped(fetched, Reason::IsAnImage, detail);
+    let result = skipped_result(fetched, Reason::IsAnImage, detail);
     let requested_url = original_url(job, fetched);
     let images = vec![NewImageUrl { url: fetched.url.to_string(), page_url: None, requested_url, alt: None }];
     PageOutcome { images, ..PageOutcome::new(result) }
@@ -226,13 +238,13 @@ pub(crate) fn from_video(view: &CrawlView, job: &PageJob, fetched: &Fetched) -> 
         true => "the URL is a video; it was added to the videos of the crawl",
         false => "the URL is a video, and the crawl reads no videos; start one with \"videos\": true",
     };
-    let result = skipped(fetched, Reason::IsAVideo, detail);
+    let result = skipped_result(fetched, Reason::IsAVideo, detail);
     let video = new_video(fetched.url.clone(), None, original_url(job, fetched));
     let videos = video.filter(|_| view.options.videos).into_iter().collect();
     PageOutcome { videos, ..PageOutcome::new(result) }
 }
 
-fn skipped(fetched: &Fetched, reason: Reason, detail: &str) -> PageResult {
+fn skipped_result(fetched: &Fetched, reason: Reason, detail: &str) -> PageResult {
     PageResult {
         reason: Some(reason),
         detail: Some(detail.into()),
@@ -279,10 +291,10 @@ pub(crate) async fn sitemaps_of(context: &Context, view: &CrawlView, job: &PageJ
 
 /// Returns `true` if a sitemap at `from` may list `url`: only on its own site (sitemaps.org).
 fn may_list(url: &Url, from: &Url) -> bool {
-    Scope::Domain.contains(std::slice::from_ref(from), &[], url) && urls::trap(url).is_none()
+    Scope::Domain.contains(std::slice::from_ref(from), &[], url) && urls::trap_reason(url).is_none()
 }
 
-fn seeds(urls: impl Iterator<Item = Url>) -> Vec<NewPage> {
+fn new_seed_pages(urls: impl Iterator<Item = Url>) -> Vec<NewPage> {
     urls.map(|url| NewPage { url: url.into(), depth: 0 }).collect()
 }
 
@@ -291,7 +303,7 @@ struct PageCollector<'a> {
     normalization: &'a urls::Spelling,
     view: &'a CrawlView,
     depth: i32,
-    home: Option<&'a Url>,
+    redirected_seed: Option<&'a Url>,
     pages: Vec<NewPage>,
     /// The number of omitted pages of the site, by reason. Pages of other sites are not counted,
     /// because they never belonged to the crawl.
@@ -299,12 +311,12 @@ struct PageCollector<'a> {
 }
 
 impl<'a> PageCollector<'a> {
-    fn new(rules: &'a Rules, home: Option<&'a Url>) -> Self {
+    fn new(rules: &'a Rules, redirected_seed: Option<&'a Url>) -> Self {
         Self {
             normalization: &rules.normalization,
             view: &rules.view,
             depth: rules.job.depth,
-            home,
+            redirected_seed,
             pages: Vec::new(),
             left_out: BTreeMap::new(),
         }
@@ -312,13 +324,13 @@ impl<'a> PageCollector<'a> {
 
     fn add(&mut self, url: &Url) {
         if self.depth >= self.view.options.max_depth
-            || !in_scope(self.view, self.home, url)
+            || !in_scope(self.view, self.redirected_seed, url)
             || !extract::is_page_path(url.path())
         {
             return;
         }
         let url = self.normalization.apply(url.clone());
-        match urls::trap(&url) {
+        match urls::trap_reason(&url) {
             Some(reason) => *self.left_out.entry(reason).or_default() += 1,
             None => self.pages.push(NewPage { url: url.into(), depth: self.depth + 1 }),
         }
@@ -329,8 +341,8 @@ impl<'a> PageCollector<'a> {
     }
 }
 
-fn result(fetched: Fetched, denied: Option<Reason>, title: Option<String>) -> PageResult {
-    let incomplete = fetched.incomplete.then_some(Reason::IncompleteTransfer);
+fn page_result(fetched: Fetched, denied: Option<Reason>, title: Option<String>) -> PageResult {
+    let incomplete = fetched.is_incomplete.then_some(Reason::IncompleteTransfer);
     let detail = match (&denied, &incomplete) {
         (Some(reason), _) => Some(format!("its images were not processed: {reason}")),
         (None, Some(_)) => Some("the transfer ended early; only the received part was read".into()),

@@ -14,7 +14,7 @@ use crawler::Fetcher;
 use queue::{ClaimedJob, Handler, RunEnd};
 use std::sync::Arc;
 use std::time::Duration;
-use store::collections::{SALT, WebhookSigner};
+use store::collections::{SALT_BYTES, WebhookSigner};
 use store::{Store, StoreError, Tx, keys};
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
@@ -30,13 +30,13 @@ pub(crate) struct DeliverWebhook {
     fetcher: Fetcher,
     secret: Option<Secret>,
     retry: Duration,
-    deliveries: Deliveries,
+    deliveries: DeliveryPlaces,
 }
 
 impl DeliverWebhook {
     pub(crate) fn new(store: Store, config: &Config, fetcher: Fetcher) -> Self {
         let (secret, retry) = (config.webhook_secret.clone(), config.webhook_retry);
-        Self { store, fetcher, secret, retry, deliveries: Deliveries::default() }
+        Self { store, fetcher, secret, retry, deliveries: DeliveryPlaces::default() }
     }
 
     async fn deliver(&self, job: &ClaimedJob, message: &WebhookMessage) -> Result<RunEnd, StoreError> {
@@ -59,7 +59,7 @@ impl DeliverWebhook {
         let body = serde_json::json!({
             "event": message.event,
             "delivery": job.claim.id,
-            "crawl": closing::report(&crawl, &progress),
+            "crawl": closing::webhook_message(&crawl, &progress),
         })
         .to_string();
         let timestamp = OffsetDateTime::now_utc().unix_timestamp().to_string();
@@ -67,7 +67,7 @@ impl DeliverWebhook {
             ("content-type", "application/json".to_owned()),
             ("x-facecrawl-event", message.event.clone()),
             ("x-facecrawl-delivery", job.claim.id.to_string()),
-            ("x-facecrawl-signature", signatures(&secrets(secret, &signers), &timestamp, &body)),
+            ("x-facecrawl-signature", signatures(&signing_secrets(secret, &signers), &timestamp, &body)),
             ("x-facecrawl-timestamp", timestamp),
         ];
         Ok(match self.fetcher.post(&url, &headers, body.into()).await {
@@ -79,17 +79,17 @@ impl DeliverWebhook {
         })
     }
 
-    fn retry_later(&self, job: &ClaimedJob, why: String) -> RunEnd {
+    fn retry_later(&self, job: &ClaimedJob, reason: String) -> RunEnd {
         let tripled = 3_u32.saturating_pow(u32::from(job.attempt.unsigned_abs()).saturating_sub(1));
         let wait = self.retry.saturating_mul(tripled).min(MAX_WAIT);
-        RunEnd::Retry(why, Some(wait))
+        RunEnd::Retry(reason, Some(wait))
     }
 }
 
 #[async_trait::async_trait]
 impl Handler for DeliverWebhook {
     async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> RunEnd {
-        let message: WebhookMessage = match jobs::read(&job.payload) {
+        let message: WebhookMessage = match jobs::parse(&job.payload) {
             Ok(message) => message,
             Err(error) => return RunEnd::Discard(error),
         };
@@ -110,7 +110,8 @@ impl Handler for DeliverWebhook {
     }
 }
 
-/// Returns a signature for each secret, newest first, comma-separated; two during a rotation.
+/// Returns the comma-separated signatures with each secret, newest first. During a rotation there
+/// are two.
 fn signatures(secrets: &[Secret], timestamp: &str, body: &str) -> String {
     let values: Vec<String> = secrets.iter().map(|secret| sign(secret, timestamp, body)).collect();
     values.join(",")
@@ -135,20 +136,20 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_RETRY_WAIT: Duration = Duration::from_secs(60);
 
 /// The places for messages.
-struct Deliveries(Arc<Places<Share>>);
+struct DeliveryPlaces(Arc<Places<DeliveryGroup>>);
 
 /// The groups of messages whose number of places is limited.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Share {
-    /// A host that receives messages of a collection. Collections do not share its place, so that
-    /// nobody can delay the messages of others to the same service.
+enum DeliveryGroup {
+    /// A host that receives messages of a collection. Each collection has its own place, so that it
+    /// cannot delay the messages of other collections to the same host.
     Receiver(Uuid, String),
     Collection(Uuid),
     LaterAttempts,
 }
 
-impl Share {
-    fn places(&self) -> usize {
+impl DeliveryGroup {
+    fn max_places(&self) -> usize {
         match self {
             Self::Receiver(..) => RECEIVER_PLACES,
             Self::Collection(_) => COLLECTION_PLACES,
@@ -157,24 +158,30 @@ impl Share {
     }
 }
 
-impl Deliveries {
+impl DeliveryPlaces {
     /// Occupies a place for a message to a host, or returns the wait before the next attempt.
-    fn acquire(&self, host: &str, collection: Uuid, is_first: bool) -> Result<Place<Share>, Duration> {
-        let mut shares = vec![Share::Receiver(collection, host.to_owned()), Share::Collection(collection)];
-        if !is_first {
-            shares.push(Share::LaterAttempts);
+    fn acquire(
+        &self,
+        host: &str,
+        collection: Uuid,
+        is_first_attempt: bool,
+    ) -> Result<Place<DeliveryGroup>, Duration> {
+        let mut groups =
+            vec![DeliveryGroup::Receiver(collection, host.to_owned()), DeliveryGroup::Collection(collection)];
+        if !is_first_attempt {
+            groups.push(DeliveryGroup::LaterAttempts);
         }
-        self.0.acquire(shares, Share::places)
+        self.0.acquire(groups, DeliveryGroup::max_places)
     }
 }
 
-impl Default for Deliveries {
+impl Default for DeliveryPlaces {
     fn default() -> Self {
         Self(Arc::new(Places::new(RETRY_INTERVAL, MAX_RETRY_WAIT)))
     }
 }
 
-/// Label of the HMAC's purpose, so that it never equals an HMAC for another purpose.
+/// Prefix of the HMAC's input, so that the HMAC never equals one for another purpose.
 const LABEL: &[u8] = b"facecrawl webhook secret 1 ";
 
 /// A new secret. The service returns it only once.
@@ -201,11 +208,11 @@ impl Crawls {
         overlap: Duration,
     ) -> Result<NewWebhookSecret, CrawlError> {
         let Some(service) = &self.config.webhook_secret else {
-            let sentence =
+            let reason =
                 "WEBHOOK_SECRET is not set on this service; the secrets of collections are derived from it";
-            return Err(StoreError::Conflict(sentence.into()).into());
+            return Err(StoreError::Conflict(reason.into()).into());
         };
-        let salt = keys::random::<SALT>()?;
+        let salt = keys::random_bytes::<SALT_BYTES>()?;
         let created =
             self.store.collections().rotate_webhook_secret(tx.conn(), collection, &salt, overlap).await?;
         Ok(NewWebhookSecret {
@@ -217,7 +224,7 @@ impl Crawls {
 }
 
 /// Returns the secrets that sign a message.
-pub(crate) fn secrets(service: &Secret, signers: &[WebhookSigner]) -> Vec<Secret> {
+pub(crate) fn signing_secrets(service: &Secret, signers: &[WebhookSigner]) -> Vec<Secret> {
     let secret = |signer: &WebhookSigner| match signer {
         WebhookSigner::Own(salt) => derive_secret(service, salt),
         WebhookSigner::Service => service.clone(),
@@ -244,17 +251,20 @@ mod tests {
 
     #[test]
     fn limits_deliveries_by_receiver_collection_and_attempt() {
-        let deliveries = Deliveries::default();
+        let deliveries = DeliveryPlaces::default();
         let hosts = |name: &str| (0..DELIVERY_PLACES).map(|n| format!("{name}{n}")).collect::<Vec<_>>();
-        let acquire_all = |name: &str, collection, is_first| -> Vec<Place<Share>> {
+        let acquire_all = |name: &str, collection, is_first_attempt| -> Vec<Place<DeliveryGroup>> {
             hosts(name)
                 .iter()
-                .filter_map(|host| deliveries.acquire(host, collection, is_first).ok())
+                .filter_map(|host| deliveries.acquire(host, collection, is_first_attempt).ok())
                 .collect()
         };
         let slow = deliveries.acquire("slow", Uuid::from_u128(1), true);
         assert!(slow.is_ok() && deliveries.acquire("slow", Uuid::from_u128(1), true).is_err());
-        assert!(deliveries.acquire("slow", Uuid::from_u128(2), true).is_ok(), "of another collection");
+        assert!(
+            deliveries.acquire("slow", Uuid::from_u128(2), true).is_ok(),
+            "another collection has its own place"
+        );
         assert_eq!(acquire_all("a", Uuid::from_u128(1), true).len(), COLLECTION_PLACES - 1);
         let retries: Vec<_> =
             (10..20).map(|name| acquire_all(&format!("{name}-"), Uuid::from_u128(name), false)).collect();
@@ -262,16 +272,16 @@ mod tests {
         assert_eq!(
             acquire_all("b", Uuid::from_u128(3), true).len(),
             COLLECTION_PLACES,
-            "first attempts have room"
+            "retries leave places for first attempts"
         );
         drop((slow, retries));
         assert!(deliveries.acquire("slow", Uuid::from_u128(2), false).is_ok());
-        assert!(deliveries.0.is_unused(), "nothing is remembered");
+        assert!(deliveries.0.is_unused(), "no place is occupied");
     }
 
     #[test]
     fn spreads_retry_waits_of_rejected_deliveries() {
-        let deliveries = Deliveries::default();
+        let deliveries = DeliveryPlaces::default();
         let _place = deliveries.acquire("slow", Uuid::nil(), true);
         let waits: Vec<Duration> =
             (0..1_000).filter_map(|_| deliveries.acquire("slow", Uuid::nil(), true).err()).collect();
@@ -282,12 +292,13 @@ mod tests {
     #[test]
     fn webhook_secret_is_derived_from_service_secret_and_salt() {
         let service = Secret::new("0123456789abcdef");
-        let derived = derive_secret(&service, &[1; SALT]);
+        let derived = derive_secret(&service, &[1; SALT_BYTES]);
         assert_eq!(derived.reveal().len(), 64);
-        assert_eq!(derived, derive_secret(&service, &[1; SALT]));
-        assert_ne!(derived, derive_secret(&service, &[2; SALT]));
-        assert_ne!(derived, derive_secret(&Secret::new("another secret!!"), &[1; SALT]));
-        let signing = secrets(&service, &[WebhookSigner::Own(vec![1; SALT]), WebhookSigner::Service]);
+        assert_eq!(derived, derive_secret(&service, &[1; SALT_BYTES]));
+        assert_ne!(derived, derive_secret(&service, &[2; SALT_BYTES]));
+        assert_ne!(derived, derive_secret(&Secret::new("another secret!!"), &[1; SALT_BYTES]));
+        let signing =
+            signing_secrets(&service, &[WebhookSigner::Own(vec![1; SALT_BYTES]), WebhookSigner::Service]);
         assert_eq!(signing, [derived, service]);
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use store::crawls::Crawl;
 use store::crawls::ledger::Ledger;
-use store::crawls::pages::Admitted;
+use store::crawls::pages::AdmittedUrl;
 use time::OffsetDateTime;
 use url::Url;
 use uuid::Uuid;
@@ -20,8 +20,8 @@ pub(crate) struct PageJob {
     pub(crate) url: Url,
     pub(crate) depth: i32,
     /// The URL to which the seed of this page was redirected. It extends the scope like a seed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) home: Option<Url>,
+    #[serde(default, rename = "home", skip_serializing_if = "Option::is_none")]
+    pub(crate) redirected_seed: Option<Url>,
     /// The nesting depth, if this is a sitemap that was guessed or found in robots.txt or another
     /// sitemap. The crawl can succeed without this sitemap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,37 +43,37 @@ pub(crate) struct ImageJob {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ShownOn {
     pub(crate) page_id: Uuid,
-    /// How much of the page's URL the request for the image reveals.
+    /// The part of the page's URL that the request for the image reveals.
     pub(crate) policy: ReferrerPolicy,
 }
 
 impl PageJob {
-    pub(crate) fn new(crawl: Uuid, row: Admitted, home: Option<Url>) -> Self {
+    pub(crate) fn new(crawl: Uuid, row: AdmittedUrl, redirected_seed: Option<Url>) -> Self {
         let url = Url::parse(&row.url).expect("the ledger contains valid URLs");
-        Self { page_id: row.id, crawl_id: crawl, url, depth: row.depth, home, sitemap: None }
+        Self { page_id: row.id, crawl_id: crawl, url, depth: row.depth, redirected_seed, sitemap: None }
     }
 
     /// Creates the job for a crawl of `collection`. See [`crawler::frontier`] for priorities.
-    pub(crate) fn job(&self, collection: Uuid, priority: i16) -> NewJob {
+    pub(crate) fn queue_job(&self, collection: Uuid, priority: i16) -> NewJob {
         NewJob {
             group_id: Some(self.crawl_id),
             tenant: collection,
-            ..job(JobKind::ScanPage, self, &self.url, self.page_id, priority)
+            ..ledger_job(JobKind::ScanPage, self, &self.url, self.page_id, priority)
         }
     }
 }
 
 impl ImageJob {
-    pub(crate) fn new(crawl: Uuid, row: Admitted, depth: i32) -> Self {
+    pub(crate) fn new(crawl: Uuid, row: AdmittedUrl, depth: i32) -> Self {
         let url = Url::parse(&row.url).expect("the ledger contains valid URLs");
         Self { image_url_id: row.id, crawl_id: crawl, url, depth, shown_on: None }
     }
 
-    pub(crate) fn job(&self, collection: Uuid) -> NewJob {
+    pub(crate) fn queue_job(&self, collection: Uuid) -> NewJob {
         NewJob {
             group_id: Some(self.crawl_id),
             tenant: collection,
-            ..job(JobKind::ScanImage, self, &self.url, self.image_url_id, depth_priority(self.depth))
+            ..ledger_job(JobKind::ScanImage, self, &self.url, self.image_url_id, depth_priority(self.depth))
         }
     }
 }
@@ -86,7 +86,7 @@ pub(crate) struct NextRun {
 
 impl NextRun {
     /// Creates the job for a crawl of `collection`.
-    pub(crate) fn job(&self, collection: Uuid, at: OffsetDateTime) -> NewJob {
+    pub(crate) fn queue_job(&self, collection: Uuid, at: OffsetDateTime) -> NewJob {
         NewJob {
             tenant: collection,
             scheduled_at: Some(at),
@@ -109,7 +109,7 @@ impl WebhookMessage {
     }
 
     /// Creates the job for a crawl of `collection`.
-    pub(crate) fn job(&self, collection: Uuid) -> NewJob {
+    pub(crate) fn queue_job(&self, collection: Uuid) -> NewJob {
         NewJob { tenant: collection, ..new_job(JobKind::DeliverWebhook, self) }
     }
 }
@@ -121,7 +121,7 @@ pub(crate) struct CollectionDeletion {
 
 /// Creates the job that erases a collection. Enqueue it in the transaction that marks the
 /// collection as deleted.
-pub fn erase_collection(collection: Uuid) -> NewJob {
+pub fn erase_collection_job(collection: Uuid) -> NewJob {
     NewJob {
         tenant: collection,
         unique_key: Some(collection.to_string()),
@@ -135,7 +135,7 @@ pub(crate) struct ClusterJob {
 }
 
 impl ClusterJob {
-    pub(crate) fn job(&self, collection: Uuid) -> NewJob {
+    pub(crate) fn queue_job(&self, collection: Uuid) -> NewJob {
         NewJob {
             tenant: collection,
             unique_key: Some(self.clustering_id.to_string()),
@@ -151,16 +151,16 @@ pub(crate) struct VideoJob {
 
 impl VideoJob {
     /// Creates the job that reads a video whose file is stored.
-    pub(crate) fn scan(&self, collection: Uuid) -> NewJob {
-        self.job(JobKind::ScanVideo, collection)
+    pub(crate) fn scan_job(&self, collection: Uuid) -> NewJob {
+        self.queue_job(JobKind::ScanVideo, collection)
     }
 
     /// Creates the job that fetches the file of a video from its address.
-    pub(crate) fn fetch(&self, collection: Uuid) -> NewJob {
-        self.job(JobKind::FetchVideo, collection)
+    pub(crate) fn fetch_job(&self, collection: Uuid) -> NewJob {
+        self.queue_job(JobKind::FetchVideo, collection)
     }
 
-    fn job(&self, kind: JobKind, collection: Uuid) -> NewJob {
+    fn queue_job(&self, kind: JobKind, collection: Uuid) -> NewJob {
         NewJob {
             unique_key: Some(self.video_id.to_string()),
             group_id: Some(self.video_id),
@@ -180,7 +180,7 @@ fn new_job(kind: JobKind, payload: &impl Serialize) -> NewJob {
 /// Creates the job of a ledger row. The id of the row is the unique key, so a row has at most one
 /// live job. `Crawls::reconcile` finds queued rows without a job. The host is the partition key, so
 /// that the many pages of a slow host do not block other hosts.
-fn job(kind: JobKind, payload: &impl Serialize, url: &Url, row: Uuid, priority: i16) -> NewJob {
+fn ledger_job(kind: JobKind, payload: &impl Serialize, url: &Url, row: Uuid, priority: i16) -> NewJob {
     NewJob {
         priority,
         unique_key: Some(row.to_string()),
@@ -190,15 +190,17 @@ fn job(kind: JobKind, payload: &impl Serialize, url: &Url, row: Uuid, priority: 
 }
 
 /// Returns the ledger row of a job, or `None` if the job has none.
-pub(crate) fn row_of(kind: &str, payload: &Value) -> Option<(Ledger, Uuid)> {
+pub(crate) fn ledger_row(kind: &str, payload: &Value) -> Option<(Ledger, Uuid)> {
     match kind.parse().ok()? {
-        JobKind::ScanPage => read::<PageJob>(payload).ok().map(|job| (Ledger::Pages, job.page_id)),
-        JobKind::ScanImage => read::<ImageJob>(payload).ok().map(|job| (Ledger::ImageUrls, job.image_url_id)),
+        JobKind::ScanPage => parse::<PageJob>(payload).ok().map(|job| (Ledger::Pages, job.page_id)),
+        JobKind::ScanImage => {
+            parse::<ImageJob>(payload).ok().map(|job| (Ledger::ImageUrls, job.image_url_id))
+        }
         _ => None,
     }
 }
 
-/// Reads a payload. The error text is stored in the job's record.
-pub(crate) fn read<T: DeserializeOwned>(payload: &Value) -> Result<T, String> {
+/// Parses a payload. The error text is stored in the job's record.
+pub(crate) fn parse<T: DeserializeOwned>(payload: &Value) -> Result<T, String> {
     T::deserialize(payload).map_err(|error| format!("the payload cannot be parsed: {error}"))
 }

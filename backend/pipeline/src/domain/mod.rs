@@ -42,7 +42,7 @@ impl CrawlError {
     }
 }
 
-/// Why a transaction that changes rows and their jobs together failed.
+/// The error of a transaction that changes rows and their jobs together.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
     #[error(transparent)]
@@ -60,7 +60,8 @@ impl From<ChangeError> for CrawlError {
     }
 }
 
-/// Tells which errors are transient errors of the database ([`store::retried`]).
+/// Implements [`store::db::transient::Transient`], so that [`store::retried`] repeats a transaction
+/// after a transient error of the database.
 ///
 /// A transaction that calls the queue for a claim can safely be repeated. If the first attempt was
 /// committed, the claim is stale in the second attempt.
@@ -71,7 +72,7 @@ macro_rules! transient {
                 match self {
                     Self::Store(error) => error.cause(),
                     Self::Queue(error) => error.database().and_then(store::db::transient::Cause::from_error),
-                    #[allow(unreachable_patterns, reason = "some have further errors, which do not pass")]
+                    #[allow(unreachable_patterns, reason = "some enums have further variants, which are never transient")]
                     _ => None,
                 }
             }
@@ -134,14 +135,14 @@ impl MatchThreshold {
 }
 
 /// Returns the default for the minimum mean similarity at which clusters of faces are merged.
-/// `margin` is that of the embedder. It is higher than the match threshold, because a face is
-/// compared with the whole collection. An error that is rare in one comparison would occur for many
-/// faces.
-pub fn default_threshold(match_threshold: f32, margin: f32) -> f32 {
+/// `margin` is the margin of the embedder. The default is higher than the match threshold, because
+/// a face is compared with the whole collection. An error that is rare in one comparison would
+/// occur for many faces.
+pub fn default_merge_threshold(match_threshold: f32, margin: f32) -> f32 {
     (match_threshold + margin).min(1.0)
 }
 
-/// Returns the quality profile of a collection; `None` means that of the service.
+/// Returns the quality profile of a collection. `None` means the profile of the service.
 pub fn profile_of(collection: &Collection) -> Option<Profile> {
     let name = collection.quality_profile.as_deref()?;
     serde_json::from_value(name.into()).ok()
@@ -170,7 +171,7 @@ impl Secret {
     }
 }
 
-/// Returns two lower-case digits for each byte.
+/// Returns the bytes as lower-case hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -231,9 +232,9 @@ pub async fn forget_jobs(queue: &Queue, tx: &mut Tx, jobs: &LedgerJobs) -> Resul
     Ok(())
 }
 
-/// Returns the end of a video of which no further part is stored, and whose file is deleted.
+/// Returns the final state of a video. No further part of it is stored, and its file is deleted.
 pub(crate) fn video_end(state: VideoState, reason: Reason, detail: Option<&str>) -> VideoEnd<'_> {
-    VideoEnd { state, people: None, reason: Some(reason), detail, original: None, keeps_file: false }
+    VideoEnd { state, people: None, reason: Some(reason), detail, original: None, keep_file: false }
 }
 
 /// Erases the address of a video without parts. Call it in the transaction that ends the video.
@@ -243,7 +244,7 @@ pub(crate) async fn forget_emptied_video(
     tx: &mut Tx,
     id: Uuid,
 ) -> Result<(), ChangeError> {
-    let jobs = store.erasures().erase_emptied_video(tx.conn(), id).await?;
+    let jobs = store.erasures().erase_video_if_empty(tx.conn(), id).await?;
     Ok(forget_jobs(queue, tx, &jobs).await?)
 }
 
@@ -303,26 +304,28 @@ impl Row {
     }
 }
 
-/// Time that a run has before it yields its slot.
-pub const TURN: Duration = Duration::from_secs(20);
+/// Time after which a run yields its slot if another tenant waits.
+pub const TIME_SLICE: Duration = Duration::from_secs(20);
 
-pub(crate) struct Turn {
+pub(crate) struct TimeSlice {
     queue: Queue,
     kind: String,
     tenant: Uuid,
-    ends: Instant,
+    ends_at: Instant,
 }
 
-impl Turn {
-    /// Begins the turn of a job.
+impl TimeSlice {
+    /// Begins the time slice of a job.
     pub(crate) fn new(queue: &Queue, job: &ClaimedJob, length: Duration) -> Self {
-        let (kind, tenant, ends) = (job.kind.clone(), job.tenant, Instant::now() + length);
-        Self { queue: queue.clone(), kind, tenant, ends }
+        let (kind, tenant, ends_at) = (job.kind.clone(), job.tenant, Instant::now() + length);
+        Self { queue: queue.clone(), kind, tenant, ends_at }
     }
 
-    /// Returns whether the turn is over and another tenant waits; `false` if the query fails.
+    /// Returns `true` if the time slice is over and another tenant waits. Returns `false` if the
+    /// query fails.
     pub(crate) async fn is_over(&self) -> bool {
-        Instant::now() >= self.ends && self.queue.others_wait(&self.kind, self.tenant).await.unwrap_or(false)
+        Instant::now() >= self.ends_at
+            && self.queue.has_other_waiting_tenants(&self.kind, self.tenant).await.unwrap_or(false)
     }
 }
 

@@ -24,8 +24,8 @@ pub enum Dedupe {
     Off,
 }
 
-/// Which sitemaps a crawl reads in addition to those among the seeds. Each sitemap is counted as a
-/// page, and its entries are treated as links of the seed.
+/// The sitemaps that a crawl reads in addition to those among the seeds. Each sitemap is counted as
+/// a page, and its entries are treated as links of the seed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sitemaps {
@@ -53,7 +53,7 @@ pub enum Rotate {
 }
 
 impl Rotate {
-    /// Returns whether images are searched as they are.
+    /// Returns `true` if images are searched as they are.
     pub(crate) fn is_off(&self) -> bool {
         *self == Self::Off
     }
@@ -81,8 +81,8 @@ pub struct CrawlOptions {
     /// collection's last visit. If `false`, it fetches everything.
     pub revalidate: bool,
     pub dedupe: Dedupe,
-    /// Whether to search images for rotated faces. `off` is not written, because older programs do
-    /// not know this field.
+    /// Whether to search images for rotated faces. `off` is not written, because older programs
+    /// reject this field.
     #[serde(skip_serializing_if = "Rotate::is_off")]
     pub rotate: Rotate,
     pub videos: bool,
@@ -135,29 +135,29 @@ impl Default for CrawlOptions {
     }
 }
 
-const DEPTHS: RangeInclusive<i64> = 0..=50;
-const PAGES: RangeInclusive<i64> = 1..=1_000_000;
-const IMAGES: RangeInclusive<i64> = 1..=10_000_000;
-const VIDEOS: RangeInclusive<i64> = 1..=10_000;
-const DELAYS: RangeInclusive<u64> = 0..=300_000;
+const DEPTH_RANGE: RangeInclusive<i64> = 0..=50;
+const PAGE_RANGE: RangeInclusive<i64> = 1..=1_000_000;
+const IMAGE_RANGE: RangeInclusive<i64> = 1..=10_000_000;
+const VIDEO_RANGE: RangeInclusive<i64> = 1..=10_000;
+const DELAY_RANGE: RangeInclusive<u64> = 0..=300_000;
 const MAX_ALLOWED_HOSTS: usize = 1000;
 const MAX_WEBHOOK_LENGTH: usize = 2000;
 
 impl CrawlOptions {
     /// Checks every range.
     pub(crate) fn check(&self) -> Result<(), CrawlError> {
-        within("max_depth", i64::from(self.max_depth), &DEPTHS)?;
-        within("max_pages", self.max_pages, &PAGES)?;
-        within("max_images", self.max_images, &IMAGES)?;
-        within("max_videos", self.max_videos, &VIDEOS)?;
+        check_range("max_depth", i64::from(self.max_depth), &DEPTH_RANGE)?;
+        check_range("max_pages", self.max_pages, &PAGE_RANGE)?;
+        check_range("max_images", self.max_images, &IMAGE_RANGE)?;
+        check_range("max_videos", self.max_videos, &VIDEO_RANGE)?;
         if let Some(limit) = self.max_videos_per_host {
-            within("max_videos_per_host", limit, &VIDEOS)?;
+            check_range("max_videos_per_host", limit, &VIDEO_RANGE)?;
         }
         if let Some(limit) = self.max_pages_per_directory {
-            within("max_pages_per_directory", limit, &PAGES)?;
+            check_range("max_pages_per_directory", limit, &PAGE_RANGE)?;
         }
         if let Some(delay) = self.delay_ms {
-            within("delay_ms", delay, &DELAYS)?;
+            check_range("delay_ms", delay, &DELAY_RANGE)?;
         }
         if let Some(webhook) = &self.webhook {
             check_webhook(webhook)?;
@@ -185,7 +185,7 @@ impl CrawlOptions {
     }
 
     /// Checks that the limits allow all seeds. Otherwise some seeds would have no ledger row.
-    pub(crate) fn check_room(&self, seeds: SeedCounts) -> Result<(), CrawlError> {
+    pub(crate) fn check_seed_counts(&self, seeds: SeedCounts) -> Result<(), CrawlError> {
         let SeedCounts { pages, images, videos, videos_of_host } = seeds;
         for (field, limit, seeds) in [
             ("max_pages", self.max_pages, pages),
@@ -213,7 +213,7 @@ impl CrawlOptions {
     }
 }
 
-fn within<T: PartialOrd + std::fmt::Display>(
+fn check_range<T: PartialOrd + std::fmt::Display>(
     field: &'static str,
     value: T,
     range: &RangeInclusive<T>,
@@ -271,20 +271,25 @@ impl FromStr for Interval {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
+        let invalid_interval = || {
             format!(
                 "invalid value: {text:?}, expected a whole number followed by m, h, d or w (minutes, hours, days, weeks), from 5m to 366d"
             )
         };
-        let unit = text.chars().next_back().ok_or_else(wrong)?;
-        let (_, minutes) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+        let unit = text.chars().next_back().ok_or_else(invalid_interval)?;
+        let (_, minutes) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(invalid_interval)?;
         let number = &text[..text.len() - unit.len_utf8()];
         // `parse` would accept a sign.
         if !number.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(wrong());
+            return Err(invalid_interval());
         }
-        let minutes = number.parse::<u32>().ok().and_then(|n| n.checked_mul(*minutes)).ok_or_else(wrong)?;
-        if (MIN_MINUTES..=MAX_MINUTES).contains(&minutes) { Ok(Self { minutes }) } else { Err(wrong()) }
+        let minutes =
+            number.parse::<u32>().ok().and_then(|n| n.checked_mul(*minutes)).ok_or_else(invalid_interval)?;
+        if (MIN_MINUTES..=MAX_MINUTES).contains(&minutes) {
+            Ok(Self { minutes })
+        } else {
+            Err(invalid_interval())
+        }
     }
 }
 
@@ -305,8 +310,8 @@ impl fmt::Display for Interval {
 }
 
 impl From<Interval> for String {
-    fn from(every: Interval) -> Self {
-        every.to_string()
+    fn from(interval: Interval) -> Self {
+        interval.to_string()
     }
 }
 
@@ -315,13 +320,14 @@ impl From<Interval> for String {
 pub struct VideoRequest {
     #[serde(serialize_with = "write_sampling", deserialize_with = "read_sampling")]
     pub sampling: Sampling,
-    /// Longest time without a look of [`Sampling::Auto`], in milliseconds.
+    /// Maximum time between two frames that [`Sampling::Auto`] analyses, in milliseconds.
     pub max_gap_ms: u32,
-    /// Whether [`Sampling::Auto`] looks closer where faces are. `false` is not written: options are
-    /// compared as they are stored, and older programs did not store this field.
+    /// Whether [`Sampling::Auto`] adds closer looks. `false` is not written: options are compared
+    /// as they are stored, and older programs did not store this field.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub refine: bool,
-    /// Whether to search frames for faces that are not upright. `off` is not written either.
+    /// Whether to search frames for faces that are not upright. `off` is not written, for the same
+    /// reason.
     #[serde(skip_serializing_if = "Rotate::is_off")]
     pub rotate: Rotate,
 }
@@ -337,8 +343,9 @@ impl VideoRequest {
         Self { rotate: options.rotate, ..Self::default() }
     }
 
-    /// Returns the longest time, in microseconds, by which a face is visible before the start or
-    /// after the end of its track. `None` if the distance between analysed frames has no limit.
+    /// Returns the maximum time, in microseconds, for which a face can be visible before the start
+    /// or after the end of its track. Returns `None` if the distance between analysed frames has no
+    /// limit.
     pub fn tolerance_us(&self) -> Option<i64> {
         sampling::tolerance_us(self.sampling, i64::from(self.max_gap_ms) * 1_000, self.refine)
     }
@@ -371,8 +378,8 @@ fn read_sampling<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Sampling,
     String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
 }
 
-/// Limits for the videos of one collection that wait or are read. Callers can add videos much
-/// faster than workers read them.
+/// Limits for the waiting and running videos of one collection. Callers can add videos much faster
+/// than workers read them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VideoLimits {
     /// Maximum number of live videos that callers added.
@@ -395,17 +402,17 @@ mod tests {
 
     #[test]
     fn parses_intervals_and_displays_largest_unit() {
-        for (text, seconds, written) in [
+        for (text, seconds, displayed) in [
             ("5m", 300, "5m"),
             ("90m", 5400, "90m"),
             ("24h", 86_400, "1d"),
             ("14d", 14 * 86_400, "2w"),
             ("366d", 366 * 86_400, "366d"),
         ] {
-            let every: Interval = text.parse().unwrap();
+            let interval: Interval = text.parse().unwrap();
             assert_eq!(
-                (every.duration().as_secs(), every.to_string().as_str()),
-                (seconds, written),
+                (interval.duration().as_secs(), interval.to_string().as_str()),
+                (seconds, displayed),
                 "{text}"
             );
         }
@@ -424,10 +431,10 @@ mod tests {
         let stored = serde_json::to_value(request).unwrap();
         assert_eq!(stored, serde_json::json!({"sampling": "fps=2.5", "max_gap_ms": 1000}));
         assert_eq!(serde_json::from_value::<VideoRequest>(stored).unwrap(), request);
-        let closer = VideoRequest { refine: true, ..VideoRequest::default() };
-        let stored = serde_json::to_value(closer).unwrap();
+        let refined = VideoRequest { refine: true, ..VideoRequest::default() };
+        let stored = serde_json::to_value(refined).unwrap();
         assert_eq!(stored, serde_json::json!({"sampling": "auto", "max_gap_ms": 2000, "refine": true}));
-        assert_eq!(serde_json::from_value::<VideoRequest>(stored).unwrap(), closer);
+        assert_eq!(serde_json::from_value::<VideoRequest>(stored).unwrap(), refined);
         let rotated = VideoRequest { rotate: Rotate::Auto, ..VideoRequest::default() };
         let stored = serde_json::to_value(rotated).unwrap();
         assert_eq!(stored, serde_json::json!({"sampling": "auto", "max_gap_ms": 2000, "rotate": "auto"}));

@@ -1,7 +1,7 @@
 //! Repeats, in a database restored from a backup, the deletions that were made after the backup.
 //! The store reads the deletion log.
 
-use crate::domain::jobs::erase_collection;
+use crate::domain::jobs::erase_collection_job;
 use crate::domain::{ChangeError, forget_jobs};
 use queue::Queue;
 use serde::Serialize;
@@ -41,11 +41,11 @@ pub async fn reapply(
     let mut total = Reapplied::default();
     for collection in store.erasures().restored_deleted_collections().await? {
         let mut tx = store.begin().await?;
-        queue.enqueue(tx.conn(), &[erase_collection(collection)]).await?;
+        queue.enqueue(tx.conn(), &[erase_collection_job(collection)]).await?;
         store.collections().mark_deleted(tx.conn(), collection).await?;
         store
             .audit()
-            .record(tx.conn(), &record(collection, Reapplied { collections: 1, ..Reapplied::default() }))
+            .record(tx.conn(), &audit_entry(collection, Reapplied { collections: 1, ..Reapplied::default() }))
             .await?;
         tx.commit().await?;
         total.collections += 1;
@@ -61,7 +61,7 @@ pub async fn reapply(
             let (faces, images, subjects) = (erased.faces, erased.images, erased.subjects);
             let (videos, addresses) = (erased.videos, erased.addresses);
             let piece = Reapplied { faces, images, subjects, videos, addresses, collections: 0 };
-            store.audit().record(tx.conn(), &record(collection.id, piece)).await?;
+            store.audit().record(tx.conn(), &audit_entry(collection.id, piece)).await?;
             tx.commit().await?;
             total.faces += faces;
             total.images += images;
@@ -73,12 +73,12 @@ pub async fn reapply(
     Ok(total)
 }
 
-fn record(collection: Uuid, what: Reapplied) -> AuditEntry<'static> {
+fn audit_entry(collection: Uuid, deletions: Reapplied) -> AuditEntry<'static> {
     AuditEntry {
         action: Action::EraseAgain,
         collection_id: Some(collection),
         key_id: None,
         request_id: None,
-        detail: json!(what),
+        detail: json!(deletions),
     }
 }

@@ -18,7 +18,7 @@ use store::erasures::suppressions::{SKETCH_BITS, Sketch};
 /// Number of components of an embedding whose signs come from one digest for each plane.
 const BLOCK: usize = 256;
 /// Number of blocks whose signs are kept in memory, 256 KiB each.
-const KEPT_BLOCKS: usize = 8;
+const CACHED_BLOCKS: usize = 8;
 
 /// The signs of the planes, +1 or -1, for each component of a block.
 type Signs = Vec<[f32; SKETCH_BITS]>;
@@ -39,12 +39,12 @@ pub fn max_differing_bits(embedder: &EmbedderInfo) -> u32 {
 pub struct Sketcher {
     secret: Secret,
     key: String,
-    signs: Arc<[OnceLock<Signs>; KEPT_BLOCKS]>,
+    signs: Arc<[OnceLock<Signs>; CACHED_BLOCKS]>,
 }
 
 impl Sketcher {
     pub fn new(secret: Secret) -> Self {
-        let digest = stream(&secret, b"name", &position(0, 0));
+        let digest = keyed_digest(&secret, b"name", &position(0, 0));
         let key = hex(&digest[..8]);
         Self { secret, key, signs: Arc::default() }
     }
@@ -57,12 +57,12 @@ impl Sketcher {
     pub fn sketch(&self, model_id: i32, embedding: &[f32]) -> Sketch {
         let mut sums = [0.0_f32; SKETCH_BITS];
         for (block, part) in embedding.chunks(BLOCK).enumerate() {
-            let own;
+            let computed;
             let signs = match self.signs.get(block) {
-                Some(kept) => kept.get_or_init(|| self.signs_of(block)),
+                Some(cached) => cached.get_or_init(|| self.compute_signs(block)),
                 None => {
-                    own = self.signs_of(block);
-                    &own
+                    computed = self.compute_signs(block);
+                    &computed
                 }
             };
             for (value, signs) in part.iter().zip(signs) {
@@ -81,17 +81,17 @@ impl Sketcher {
     pub(crate) fn masked(&self, sketch: &Sketch, sha256: &[u8], region: [f32; 4]) -> Sketch {
         let mut message = sha256.to_vec();
         message.extend(region.iter().flat_map(|value| value.to_le_bytes()));
-        let mask = stream(&self.secret, b"mask", &message);
+        let mask = keyed_digest(&self.secret, b"mask", &message);
         let is_set = |at: usize| mask[at / 8] >> (at % 8) & 1 == 1;
         let bits = sketch.bits.bytes().enumerate();
         let bits = bits.map(|(at, bit)| if (bit == b'1') != is_set(at) { '1' } else { '0' }).collect();
         Sketch { bits, ..sketch.clone() }
     }
 
-    fn signs_of(&self, block: usize) -> Signs {
+    fn compute_signs(&self, block: usize) -> Signs {
         let mut signs = vec![[0.0; SKETCH_BITS]; BLOCK];
         for plane in 0..SKETCH_BITS {
-            let digest = stream(&self.secret, b"plane", &position(plane, block));
+            let digest = keyed_digest(&self.secret, b"plane", &position(plane, block));
             for (at, component) in signs.iter_mut().enumerate() {
                 component[plane] = if digest[at / 8] >> (at % 8) & 1 == 1 { 1.0 } else { -1.0 };
             }
@@ -118,7 +118,7 @@ fn position(plane: usize, block: usize) -> [u8; 16] {
     bytes
 }
 
-fn stream(secret: &Secret, label: &[u8], message: &[u8]) -> [u8; 32] {
+fn keyed_digest(secret: &Secret, label: &[u8], message: &[u8]) -> [u8; 32] {
     secret.hmac(&[b"facecrawl sketch 1 ", label, message])
 }
 
@@ -139,19 +139,20 @@ mod tests {
         let masked = |sketch: &Sketch| sketcher.masked(sketch, &[7; 32], region);
         assert_eq!(differing(&masked(&first), &masked(&second)), differing(&first, &second));
         assert_eq!(masked(&masked(&first)), first);
-        for elsewhere in [
+        for unrelated in [
             sketcher.masked(&first, &[8; 32], region),
             sketcher.masked(&first, &[7; 32], [0.1, 0.2, 0.3, 0.5]),
             first.clone(),
         ] {
-            let chance = differing(&masked(&first), &elsewhere);
-            assert!((88..=168).contains(&chance), "{chance}");
+            let difference = differing(&masked(&first), &unrelated);
+            assert!((88..=168).contains(&difference), "{difference}");
         }
     }
 
     #[test]
     fn sketch_bits_are_stable_across_versions() {
-        // Computed by an earlier version. A sketch that is computed in another way matches nobody.
+        // Computed by an earlier version. Stored sketches would match nobody if the algorithm
+        // changed.
         let sketcher = Sketcher::new(Secret::new("a secret of thirty-two characters"));
         let direction: Vec<f32> = (0..300).map(|at| ((at * at) as f32).sin()).collect();
         let bits = sketcher.sketch(1, &direction).bits;
@@ -177,8 +178,8 @@ mod tests {
         assert_eq!(differing(&sketch, &sketcher.sketch(1, &opposite)), SKETCH_BITS);
         let other = Sketcher::new(Secret::new("another secret, as long as the first"));
         assert_ne!(sketcher.key(), other.key());
-        let chance = differing(&sketch, &other.sketch(1, &direction));
+        let difference = differing(&sketch, &other.sketch(1, &direction));
         // Binomial distribution with 256 trials: five standard deviations are 40.
-        assert!((88..=168).contains(&chance), "{chance}");
+        assert!((88..=168).contains(&difference), "{difference}");
     }
 }

@@ -1,4 +1,4 @@
-//! Asks whether incoming content is suppressed, and inserts the suppressions of an erasure. The
+//! Checks whether incoming content is suppressed, and inserts the suppressions of an erasure. The
 //! statements are in the store.
 //!
 //! An image is checked before it is decoded, before its faces are detected, and again in the
@@ -23,8 +23,8 @@ use vision::{PerceptualHashes, Rect};
 /// Maximum number of embeddings in memory at a time.
 const FACES_AT_A_TIME: usize = 1_000;
 
-/// An image whose faces are known.
-pub(crate) struct SeenImage<'a> {
+/// An image whose faces were detected.
+pub(crate) struct ImageToCheck<'a> {
     pub(crate) sha256: &'a [u8; 32],
     pub(crate) hashes: &'a PerceptualHashes,
     /// Width and height in pixels.
@@ -51,12 +51,12 @@ pub(crate) struct SuppressedParts {
 }
 
 impl SuppressedParts {
-    pub(crate) fn is_clear(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Asks for suppressions. Cloning it is cheap.
+/// Checks content for suppressions. Cloning it is cheap.
 #[derive(Clone, Debug)]
 pub struct Suppressor {
     store: Store,
@@ -72,24 +72,24 @@ impl Suppressor {
         Self { store, model_id, max_bits: max_differing_bits(embedder), sketcher: None }
     }
 
-    /// Returns one that also recognises people, by sketches.
+    /// Returns a suppressor that also recognises people, by sketches.
     pub(crate) fn with_sketcher(&self, sketcher: Sketcher) -> Self {
         Self { sketcher: Some(sketcher), ..self.clone() }
     }
 
     /// Returns `true` if the address of a ledger row is suppressed and must not be fetched.
-    pub async fn refuses_address(&self, collection: Uuid, image_url: Uuid) -> Result<bool, StoreError> {
+    pub async fn is_address_suppressed(&self, collection: Uuid, image_url: Uuid) -> Result<bool, StoreError> {
         self.store.suppressions().suppresses_url(self.store.pool(), collection, image_url, None).await
     }
 
     /// Returns `true` if the collection has a suppression.
-    pub(crate) async fn suppresses(&self, collection: Uuid) -> Result<bool, StoreError> {
+    pub(crate) async fn has_suppressions(&self, collection: Uuid) -> Result<bool, StoreError> {
         self.store.suppressions().suppresses(self.store.pool(), collection).await
     }
 
     /// Returns the reason if the whole image is suppressed. Checks its address, its bytes, and
     /// its hashes if they are known.
-    pub(crate) async fn reason(
+    pub(crate) async fn suppression_reason(
         &self,
         collection: Uuid,
         address: ImageAddress<'_>,
@@ -97,18 +97,18 @@ impl Suppressor {
         hashes: Option<&PerceptualHashes>,
     ) -> Result<Option<Reason>, StoreError> {
         let mut tx = self.store.begin().await?;
-        let (reason, _) = self.unseen(&mut tx, collection, Some(address), sha256, hashes).await?;
+        let (reason, _) = self.match_image(&mut tx, collection, Some(address), sha256, hashes).await?;
         Ok(reason)
     }
 
-    /// Returns which faces of an image are suppressed, or whether the whole image is. Checks the
-    /// address too if `address` is given.
-    pub(crate) async fn parts(
+    /// Returns the suppressed faces of an image, and the reason if the whole image is suppressed.
+    /// Checks the address too if `address` is given.
+    pub(crate) async fn suppressed_parts(
         &self,
         tx: &mut Tx,
         collection: Uuid,
         address: Option<ImageAddress<'_>>,
-        image: &SeenImage<'_>,
+        image: &ImageToCheck<'_>,
     ) -> Result<SuppressedParts, StoreError> {
         let store = &self.store;
         let mut suppressed = SuppressedParts::default();
@@ -117,39 +117,40 @@ impl Suppressor {
         }
         let erased;
         (suppressed.whole, erased) =
-            self.unseen(tx, collection, address, image.sha256, Some(image.hashes)).await?;
+            self.match_image(tx, collection, address, image.sha256, Some(image.hashes)).await?;
         if suppressed.whole.is_some() {
             return Ok(suppressed);
         }
         let embeddings: Vec<_> = image.faces.iter().map(|(_, embedding)| *embedding).collect();
-        let known = self.people(tx, collection, &embeddings).await?;
+        let is_person_suppressed = self.suppressed_people(tx, collection, &embeddings).await?;
         let is_bound = erased.iter().any(|erased| erased.sketch.is_some());
         let sketches = if is_bound { self.sketches(&embeddings) } else { vec![None; embeddings.len()] };
-        let mut person = false;
+        let mut has_suppressed_person = false;
         for (at, (bbox, _)) in image.faces.iter().enumerate() {
             let is_erased = |erased: &SuppressedImage| {
                 let is_inside = |region: &[f32]| is_centre_inside(bbox, region, image.size);
                 erased.region.as_deref().is_some_and(is_inside)
-                    && self.may_show(erased, sketches[at].as_ref())
+                    && self.may_be_erased_face(erased, sketches[at].as_ref())
             };
-            if known[at] || erased.iter().any(is_erased) {
-                person |= known[at];
+            if is_person_suppressed[at] || erased.iter().any(is_erased) {
+                has_suppressed_person |= is_person_suppressed[at];
                 suppressed.faces.push(at);
             }
         }
-        // The image resembles a completely erased one. It is stored only for a face that is
-        // known to be another one.
-        let is_left = |at: usize| embeddings[at].is_some() && !suppressed.faces.contains(&at);
-        if erased.iter().any(SuppressedImage::is_whole) && !(0..embeddings.len()).any(is_left) {
+        // If the image resembles a completely erased one, it is stored only if it has a face that
+        // is certainly another one.
+        let is_other = |at: usize| embeddings[at].is_some() && !suppressed.faces.contains(&at);
+        if erased.iter().any(SuppressedImage::is_whole) && !(0..embeddings.len()).any(is_other) {
             suppressed.whole = Some(Reason::SuppressedImage);
         } else if !suppressed.faces.is_empty() && suppressed.faces.len() == image.faces.len() {
-            suppressed.whole = Some(if person { Reason::SuppressedPerson } else { Reason::SuppressedFace });
+            suppressed.whole =
+                Some(if has_suppressed_person { Reason::SuppressedPerson } else { Reason::SuppressedFace });
         }
         Ok(suppressed)
     }
 
     /// Returns, for each face, whether it shows a suppressed person.
-    pub(crate) async fn people(
+    pub(crate) async fn suppressed_people(
         &self,
         tx: &mut Tx,
         collection: Uuid,
@@ -181,29 +182,31 @@ impl Suppressor {
         mut others: Vec<Suppression>,
     ) -> Result<u64, StoreError> {
         let store = &self.store;
-        let (mut count, mut bound) = (0, HashSet::new());
+        let (mut count, mut bound_files) = (0, HashSet::new());
         if let Some(sketcher) = &self.sketcher {
             let whole: HashSet<Uuid> = plan.images.iter().copied().collect();
             for planned in plan.faces.chunks(FACES_AT_A_TIME) {
                 let ids: Vec<Uuid> = planned.iter().map(|face| face.id).collect();
                 let mut faces = store.erasures().planned_embeddings(tx.conn(), &ids).await?;
                 faces.retain(|face| face.hashes.is_some());
-                bound.extend(faces.iter().map(|face| face.sha256.clone()));
+                bound_files.extend(faces.iter().map(|face| face.sha256.clone()));
                 let whole: Vec<bool> = faces.iter().map(|face| whole.contains(&face.image_id)).collect();
                 let sketcher = sketcher.clone();
-                let sketched = tokio::task::spawn_blocking(move || {
+                let sketching = tokio::task::spawn_blocking(move || {
                     let faces = faces.into_iter().zip(whole);
-                    faces.filter_map(|(face, whole)| image_face(&sketcher, face, whole)).collect::<Vec<_>>()
+                    faces
+                        .filter_map(|(face, whole)| face_suppression(&sketcher, face, whole))
+                        .collect::<Vec<_>>()
                 });
-                let suppressions = sketched.await.expect("sketching does not panic");
+                let suppressions = sketching.await.expect("sketching does not panic");
                 count += store.suppressions().suppress(tx.conn(), collection, erasure, &suppressions).await?;
             }
         }
-        let is_bound = |known: &&Suppression| match known {
-            Suppression::Image { sha256, .. } => bound.contains(sha256),
+        let is_bound = |suppression: &&Suppression| match suppression {
+            Suppression::Image { sha256, .. } => bound_files.contains(sha256),
             _ => false,
         };
-        others.extend(plan.suppressions.iter().filter(|known| !is_bound(known)).cloned());
+        others.extend(plan.suppressions.iter().filter(|suppression| !is_bound(suppression)).cloned());
         Ok(count + store.suppressions().suppress(tx.conn(), collection, erasure, &others).await?)
     }
 
@@ -219,9 +222,9 @@ impl Suppressor {
         faces.iter().map(sketch).collect()
     }
 
-    /// Returns `false` if a face at the place of the suppressed one is known to be another person.
-    /// `sketch` is that of the face, if it has one.
-    fn may_show(&self, image: &SuppressedImage, sketch: Option<&Sketch>) -> bool {
+    /// Returns `false` if a face at the place of the erased one is certainly another person.
+    /// `sketch` is the sketch of the face at this place, if it has one.
+    fn may_be_erased_face(&self, image: &SuppressedImage, sketch: Option<&Sketch>) -> bool {
         let (Some(bits), Some(region), Some(sha256)) = (&image.sketch, &image.region, &image.sha256) else {
             return true;
         };
@@ -229,16 +232,16 @@ impl Suppressor {
         let is_comparable =
             image.sketch_key.as_ref() == Some(&sketch.key) && image.model_id == Some(sketch.model_id);
         let &[x, y, width, height] = region.as_slice() else { return true };
-        if image.same_file || !is_comparable {
+        if image.is_same_file || !is_comparable {
             return true;
         }
         let masked = sketcher.masked(sketch, sha256, [x, y, width, height]);
         differing_bits(&masked.bits, bits) <= self.max_bits as usize
     }
 
-    /// Returns the reason if the image is suppressed, whatever it shows, and the suppressions of
-    /// whole images or single faces that match it.
-    async fn unseen(
+    /// Returns the reason if the image is suppressed regardless of its faces, and the suppressions
+    /// of whole images or single faces that match it.
+    async fn match_image(
         &self,
         tx: &mut Tx,
         collection: Uuid,
@@ -252,10 +255,11 @@ impl Suppressor {
         {
             return Ok((Some(Reason::SuppressedUrl), Vec::new()));
         }
-        let known = hashes.map(|hashes| (hashes.p.cast_signed(), hashes.d.cast_signed()));
-        let mut images = suppressions.suppressed_images(tx.conn(), collection, sha256, known).await?;
+        let phash_and_dhash = hashes.map(|hashes| (hashes.p.cast_signed(), hashes.d.cast_signed()));
+        let mut images =
+            suppressions.suppressed_images(tx.conn(), collection, sha256, phash_and_dhash).await?;
         images.retain(|image| {
-            image.same_file
+            image.is_same_file
                 || hashes.is_some_and(|hashes| {
                     hashes.is_near(&PerceptualHashes {
                         p: image.phash.cast_unsigned(),
@@ -264,7 +268,7 @@ impl Suppressor {
                     })
                 })
         });
-        let reason = images.iter().any(suppresses_unseen).then_some(Reason::SuppressedImage);
+        let reason = images.iter().any(applies_to_any_faces).then_some(Reason::SuppressedImage);
         Ok((reason, images))
     }
 }
@@ -272,7 +276,7 @@ impl Suppressor {
 /// Removes the records of an image whose row was settled as suppressed: its address, its traces on
 /// pages that contain it, and the records of its jobs. These are its own job and the jobs of pages
 /// that turned out to be the image.
-pub(crate) async fn forget(
+pub(crate) async fn erase_suppressed_image(
     store: &Store,
     queue: &Queue,
     tx: &mut Tx,
@@ -286,23 +290,23 @@ pub(crate) async fn forget(
     Ok(())
 }
 
-/// Returns `true` if the centre of the box lies in the region: x, y, width and height as fractions
-/// of an image of `size` (width, height).
+/// Returns `true` if the centre of the box is in the region: x, y, width and height as fractions of
+/// an image of `size` (width, height).
 pub(crate) fn is_centre_inside(bbox: &Rect, region: &[f32], size: (u32, u32)) -> bool {
     let &[x, y, width, height] = region else { return false };
-    let across = (bbox.x + bbox.width / 2.0) / size.0.max(1) as f32;
-    let down = (bbox.y + bbox.height / 2.0) / size.1.max(1) as f32;
-    (x..=x + width).contains(&across) && (y..=y + height).contains(&down)
+    let centre_x = (bbox.x + bbox.width / 2.0) / size.0.max(1) as f32;
+    let centre_y = (bbox.y + bbox.height / 2.0) / size.1.max(1) as f32;
+    (x..=x + width).contains(&centre_x) && (y..=y + height).contains(&centre_y)
 }
 
-/// Returns `true` if the suppression applies to the whole image, whomever it shows: if this is the
-/// erased file, or resembles an erased image whose faces are unknown.
-fn suppresses_unseen(image: &SuppressedImage) -> bool {
-    image.is_whole() && (image.same_file || image.sketch.is_none())
+/// Returns `true` if the suppression applies to the whole image, regardless of its faces. This is
+/// the erased file, or it resembles an erased image whose faces are unknown.
+fn applies_to_any_faces(image: &SuppressedImage) -> bool {
+    image.is_whole() && (image.is_same_file || image.sketch.is_none())
 }
 
-/// Returns the suppression of a face; `None` for a face in the frame of a video.
-fn image_face(sketcher: &Sketcher, face: EmbeddedFace, whole_image: bool) -> Option<Suppression> {
+/// Returns the suppression of a face, or `None` for a face in the frame of a video.
+fn face_suppression(sketcher: &Sketcher, face: EmbeddedFace, whole_image: bool) -> Option<Suppression> {
     let EmbeddedFace { model_id, embedding, region, sha256, hashes, .. } = face;
     let [phash, dhash, ahash] = hashes?;
     let sketch = sketcher.masked(&sketcher.sketch(model_id, &embedding), &sha256, region);

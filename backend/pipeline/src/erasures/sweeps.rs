@@ -73,7 +73,7 @@ impl Maintenance {
         }
         let expiry = self.expire().await?;
         if self.store.retention().claim_maintenance("hosts", HOSTS_INTERVAL).await? {
-            let forgotten = self.forget_hosts().await?;
+            let forgotten = self.delete_unused_hosts().await?;
             tracing::info!(forgotten, "deleted unused hosts");
         }
         let swept = self.sweep(GRACE, false, false).await?;
@@ -98,7 +98,7 @@ impl Maintenance {
         for collection in self.store.retention().collections().await? {
             loop {
                 let mut tx = self.store.begin().await?;
-                let expired = self.store.retention().expire_some(tx.conn(), collection).await?;
+                let expired = self.store.retention().expire_step(tx.conn(), collection).await?;
                 if expired.is_empty() {
                     break;
                 }
@@ -124,20 +124,20 @@ impl Maintenance {
         Ok(expiry)
     }
 
-    /// Deletes hosts that no crawl has sent a request to for a week, and delays of collections that
-    /// have ended. Returns the number of hosts.
+    /// Deletes hosts that received no request for a week, and delays of collections that have
+    /// ended. Returns the number of hosts.
     ///
     /// # Errors
     /// Fails if the store fails. Earlier deletions are kept.
-    pub async fn forget_hosts(&self) -> Result<u64, StoreError> {
+    pub async fn delete_unused_hosts(&self) -> Result<u64, StoreError> {
         self.store.hosts().prune_delays().await?;
-        let (mut after, mut forgotten) = (None, 0);
+        let (mut after, mut deleted) = (None, 0);
         loop {
             let (last, pruned) = self.store.hosts().prune(after.as_deref(), HOST_RETENTION).await?;
-            forgotten += pruned;
+            deleted += pruned;
             after = last;
             if after.is_none() {
-                return Ok(forgotten);
+                return Ok(deleted);
             }
         }
     }
@@ -152,15 +152,15 @@ impl Maintenance {
     }
 
     /// Deletes blobs left over from erasures, blobs older than `grace` that no row refers to, and
-    /// incomplete files that killed processes left. With `missing`, also counts the blobs that a
-    /// row refers to and the blob store does not contain. With `dry_run`, deletes nothing.
+    /// incomplete files that killed processes left. With `count_missing`, also counts the blobs
+    /// that a row refers to and the blob store does not contain. With `dry_run`, deletes nothing.
     ///
     /// # Errors
     /// Fails if the database or the blob store fails.
     pub async fn sweep(
         &self,
         grace: Duration,
-        missing: bool,
+        count_missing: bool,
         dry_run: bool,
     ) -> Result<SweepReport, StoreError> {
         let mut swept = SweepReport::default();
@@ -189,7 +189,7 @@ impl Maintenance {
             tx.commit().await?;
             swept.removed += self.store.blobs().delete(&self.blobs, &orphans).await?;
         }
-        if missing {
+        if count_missing {
             self.count_missing(&mut swept).await?;
         }
         Ok(swept)

@@ -10,10 +10,10 @@ mod decode;
 mod faces;
 mod pixels;
 mod search;
-use crate::admission::budget::{AnalysisMemory, Budget, DecodedImageBudget, Exhausted};
+use crate::admission::budget::{AnalysisMemory, Budget, BudgetExhausted, DecodedImageBudget};
 use crate::domain::Rotate;
 use bytes::Bytes;
-use decode::Cpu;
+use decode::CpuPool;
 pub use decode::DecodedImage;
 use domain::{Reason, Unprocessed};
 use inference::{Embedding, Engine, Priority, Requester, RunError, trace};
@@ -36,15 +36,15 @@ pub struct Analyzer {
 
 struct Inner {
     config: Config,
-    cpu: Cpu,
+    cpu: CpuPool,
     /// A separate pool that parses image headers, so that parsing does not wait for decoding.
-    header_cpu: Cpu,
+    header_cpu: CpuPool,
     memory: AnalysisMemory,
 }
 
 impl Analyzer {
     pub fn new(engine: Engine, config: Config) -> Self {
-        let (cpu, header_cpu) = (Cpu::new(config.decode_threads), Cpu::new(config.decode_threads));
+        let (cpu, header_cpu) = (CpuPool::new(config.decode_threads), CpuPool::new(config.decode_threads));
         let largest = config.limits.max_pixels.saturating_mul(vision::BYTES_PER_PIXEL);
         let memory = AnalysisMemory {
             images: DecodedImageBudget::new(config.decoded_bytes, largest),
@@ -54,14 +54,14 @@ impl Analyzer {
     }
 
     /// Returns the same analyzer for a caller that needs no result after `deadline`; see
-    /// [`Engine::before`].
-    pub fn before(&self, deadline: Instant) -> Self {
-        Self { engine: self.engine.before(deadline), inner: self.inner.clone() }
+    /// [`Engine::with_deadline`].
+    pub fn with_deadline(&self, deadline: Instant) -> Self {
+        Self { engine: self.engine.with_deadline(deadline), inner: self.inner.clone() }
     }
 
-    /// Returns the same analyzer for work on behalf of `requester`; see [`Engine::on_behalf_of`].
+    /// Returns the same analyzer for work on behalf of `requester`; see [`Engine::with_requester`].
     pub fn on_behalf_of(&self, requester: Requester) -> Self {
-        Self { engine: self.engine.on_behalf_of(requester), inner: self.inner.clone() }
+        Self { engine: self.engine.with_requester(requester), inner: self.inner.clone() }
     }
 
     /// Analyses one image.
@@ -74,7 +74,7 @@ impl Analyzer {
         options: &AnalyzeOptions,
         priority: Priority,
     ) -> Result<Analysis, AnalyzeError> {
-        self.settings(options)?;
+        self.resolve_options(options)?;
         let analysis = async {
             let decoded = self.decode_hashed(bytes, None, options.enhance, priority).await?;
             self.find_faces(decoded, options, priority).await
@@ -93,7 +93,7 @@ impl Analyzer {
     /// Returns the placement of a whole frame on the detector's canvas.
     pub fn letterbox(&self, frame: &Frame) -> Letterbox {
         let canvas = self.canvas(self.config().det_size);
-        self.engine.faces().adapt_letterbox(Letterbox::fit((frame.width(), frame.height()), canvas))
+        self.engine.face_detector().adapt_letterbox(Letterbox::fit((frame.width(), frame.height()), canvas))
     }
 
     /// Returns the canvas for `det_size`: a square, unless the detector accepts only one size.
@@ -107,8 +107,8 @@ impl Analyzer {
     }
 
     /// Returns the thread pool for work on pixels, with the requester of [`Self::on_behalf_of`] and
-    /// the deadline of [`Self::before`].
-    pub(crate) fn cpu(&self) -> Cpu {
+    /// the deadline of [`Self::with_deadline`].
+    pub(crate) fn cpu(&self) -> CpuPool {
         self.inner.cpu.for_caller(self.engine.requester(), self.engine.deadline())
     }
 }
@@ -123,7 +123,7 @@ pub enum AnalyzeError {
     Run(#[from] RunError),
     /// Other images use all the memory for pixels.
     #[error(transparent)]
-    Exhausted(#[from] Exhausted),
+    Exhausted(#[from] BudgetExhausted),
     /// An option is out of range. The text is a complete sentence.
     #[error("{0}")]
     Option(String),
@@ -192,7 +192,7 @@ pub struct Timings {
 impl Timings {
     /// Records the stages in the histogram `facecrawl_stage_seconds{stage}`.
     fn record(&self) {
-        for (stage, took) in [
+        for (stage, duration) in [
             ("decode", self.decode),
             ("letterbox", self.letterbox),
             ("detect", self.detect),
@@ -202,7 +202,7 @@ impl Timings {
             ("queue", self.queue),
             ("total", self.total),
         ] {
-            metrics::histogram!("facecrawl_stage_seconds", "stage" => stage).record(took);
+            metrics::histogram!("facecrawl_stage_seconds", "stage" => stage).record(duration);
         }
     }
 }
@@ -242,9 +242,9 @@ pub struct Analysis {
     pub timings: Timings,
 }
 
-/// Minimum accepted value of `min_score`. Below this value, detectors report noise: with 0, YuNet
-/// finds thousands of faces in each view of a grey wall, and all of them must be compared, cut and
-/// embedded.
+/// Minimum accepted value of `min_score`. Below this value, detectors report noise. With 0, YuNet
+/// finds thousands of faces in each view of a grey wall, and each costs a comparison, a crop and an
+/// embedding.
 ///
 /// The value is a third of the lowest score that the search uses. Faint boxes that cause a closer
 /// search have at least 0.6 of the detector's own threshold: 0.3 for SCRFD and 0.36 for YuNet.
@@ -265,16 +265,16 @@ pub enum Enhance {
     Auto,
 }
 
-/// Which views of an image the detector processes.
+/// The views of an image that the detector processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Passes {
     /// One view: the whole image on the canvas.
     Single,
-    /// A small view first. If nothing in it looks like a face, the image is not searched.
-    /// Otherwise, the whole image on the canvas. Tiles are added if the faces found are so small
-    /// that more are likely, and, in a limited number, if usable faces of a large image could be
-    /// too small for the canvas.
+    /// First a small view. If it contains no sign of a face, the search ends. Otherwise, the whole
+    /// image on the canvas follows. Tiles follow if the found faces are so small that more faces
+    /// are likely. A limited number of tiles follows if usable faces of a large image could be too
+    /// small for the canvas.
     #[default]
     Auto,
     /// The whole image, the small view and all tiles, up to the full resolution of the image.
@@ -295,8 +295,8 @@ pub enum StoredFaces {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Thumbnails {
-    /// Images of which a face is stored. Encoding and writing a thumbnail costs more than the
-    /// search for faces in an image that shows none.
+    /// Only images with a stored face. Encoding and writing a thumbnail costs more than the search
+    /// for faces in an image that shows none.
     #[default]
     Faces,
     All,
@@ -309,7 +309,7 @@ pub struct Config {
     pub limits: Limits,
     /// Side of the square detection canvas in pixels; a multiple of 32.
     pub det_size: u32,
-    /// `DETECTION_PASSES`: which views the detector processes by default.
+    /// `DETECTION_PASSES`: the views that the detector processes by default.
     pub passes: Passes,
     /// `QUALITY_PROFILE`: the default profile of the quality assessment.
     pub quality_profile: Profile,
@@ -346,7 +346,7 @@ impl Default for Config {
 
 impl Config {
     /// Returns the options for images that a crawl or a scan stores.
-    pub fn storing_options(&self) -> AnalyzeOptions {
+    pub fn storage_options(&self) -> AnalyzeOptions {
         AnalyzeOptions { passed_only: self.stored_faces == StoredFaces::Passed, ..AnalyzeOptions::default() }
     }
 }
@@ -366,12 +366,12 @@ pub struct AnalyzeOptions {
     pub rotate: Rotate,
     /// Whether to search the enhanced image if that may find more faces.
     pub enhance: Enhance,
-    /// Side of the detection canvas in pixels, a multiple of 32 from 64 to 2048; `None` means that
-    /// of [`Config`]. A detector with a fixed input size keeps its own canvas.
+    /// Side of the detection canvas in pixels, a multiple of 32 from 64 to 2048; `None` means the
+    /// value in [`Config`]. A detector with a fixed input size keeps its own canvas.
     pub det_size: Option<u32>,
-    /// Which views the detector processes; `None` means the setting of [`Config`].
+    /// The views that the detector processes; `None` means the setting of [`Config`].
     pub passes: Option<Passes>,
-    /// Profile of the quality assessment; `None` means that of [`Config`].
+    /// Profile of the quality assessment; `None` means the profile in [`Config`].
     pub quality_profile: Option<Profile>,
 }
 
@@ -417,20 +417,20 @@ impl Analyzer {
     ///
     /// # Errors
     /// Fails with [`AnalyzeError::Option`] if an option is out of range.
-    fn run<'a>(
+    fn begin_run<'a>(
         &'a self,
         options: &'a AnalyzeOptions,
         priority: Priority,
         timings: Timings,
     ) -> Result<Run<'a>, AnalyzeError> {
-        Ok(Run { analyzer: self, options, settings: self.settings(options)?, priority, timings })
+        Ok(Run { analyzer: self, options, settings: self.resolve_options(options)?, priority, timings })
     }
 
     /// Checks the options and applies the defaults.
     ///
     /// # Errors
     /// Fails with [`AnalyzeError::Option`] if an option is out of range.
-    pub(crate) fn settings(&self, options: &AnalyzeOptions) -> Result<Settings, AnalyzeError> {
+    pub(crate) fn resolve_options(&self, options: &AnalyzeOptions) -> Result<Settings, AnalyzeError> {
         let detector = self.engine().detector();
         let min_score = options.min_score.unwrap_or_else(|| detector.min_score.max(MIN_SCORE_FLOOR));
         if !(MIN_SCORE_FLOOR..=1.0).contains(&min_score) {
@@ -451,7 +451,7 @@ impl Analyzer {
             canvas: self.canvas(side),
             passes: options.passes.unwrap_or(self.config().passes),
             min_score,
-            max_faces: options.max_faces.map_or(MAX_FACES, |most| most.min(MAX_FACES)),
+            max_faces: options.max_faces.map_or(MAX_FACES, |limit| limit.min(MAX_FACES)),
             profile: options.quality_profile.unwrap_or(self.config().quality_profile),
         })
     }

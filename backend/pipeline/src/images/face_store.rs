@@ -1,6 +1,6 @@
-//! What everything that stores faces shares: the analyzer, the store, the queue, the suppressions,
-//! and the blobs of faces. Images are stored in `ingest`, parts of videos in `videos::store`, and
-//! enrolled faces in `people::enrol`.
+//! Shared code of all modules that store faces: the analyzer, the store, the queue, the
+//! suppressions, and the blobs of faces. Images are stored in `ingest`, parts of videos in
+//! `videos::store`, and enrolled faces in `people::enrol`.
 //!
 //! Blobs are named by their content. If the transaction is rolled back (stale claim, database
 //! failure) or another transaction stores the image first, the blobs are not deleted. The next
@@ -68,8 +68,8 @@ impl FaceStore {
         Ok(Self { analyzer, store, blobs, queue, model_id: model.id, suppressor })
     }
 
-    /// Returns one that also suppresses people whose sketches were computed with this secret
-    /// (`SUPPRESSION_SECRET`).
+    /// Returns a face store that also suppresses people whose sketches were computed with this
+    /// secret (`SUPPRESSION_SECRET`).
     #[must_use]
     pub fn with_sketcher(self, sketcher: Sketcher) -> Self {
         Self { suppressor: self.suppressor.with_sketcher(sketcher), ..self }
@@ -161,16 +161,16 @@ impl FaceStore {
     pub(crate) async fn write_blobs(&self, analysis: &Analysis) -> Result<StoredBlobs, IngestError> {
         let frame = analysis.frame.clone();
         let rotation = analysis.rotation;
-        let chip = |face: &AnalyzedFace| face.chip.clone().expect("stored images are analysed with chips");
-        let stored = |face: &&AnalyzedFace| face.embedding.is_some();
-        let faces = analysis.faces.iter().filter(stored).map(|face| (face.detection.bbox, chip(face)));
+        let chip_of = |face: &AnalyzedFace| face.chip.clone().expect("stored images are analysed with chips");
+        let is_stored = |face: &&AnalyzedFace| face.embedding.is_some();
+        let faces = analysis.faces.iter().filter(is_stored).map(|face| (face.detection.bbox, chip_of(face)));
         let faces: Vec<_> = faces.collect();
-        let wants_thumbnail = match self.analyzer.config().thumbnails {
+        let needs_thumbnail = match self.analyzer.config().thumbnails {
             Thumbnails::All => true,
             Thumbnails::Faces => !faces.is_empty(),
             Thumbnails::None => false,
         };
-        if !wants_thumbnail && faces.is_empty() {
+        if !needs_thumbnail && faces.is_empty() {
             let faces = vec![None; analysis.faces.len()];
             return Ok(StoredBlobs { thumbnail: None, faces, written: Vec::new() });
         }
@@ -179,7 +179,7 @@ impl FaceStore {
             .cpu()
             .run(move || {
                 let mut files = Vec::new();
-                if wants_thumbnail {
+                if needs_thumbnail {
                     let bytes = encode::jpeg(&crop::thumbnail(&frame, THUMBNAIL_SIDE), THUMBNAIL_QUALITY);
                     files.push(Encoded { kind: "thumbnails", extension: "jpg", bytes: bytes.into() });
                 }
@@ -196,9 +196,9 @@ impl FaceStore {
             .output;
         let written = self.write_encoded(encoded).await?;
         let mut keys = written.iter().map(|(key, _)| key.clone());
-        let thumbnail = if wants_thumbnail { keys.next() } else { None };
-        let next = |face| Some(face).filter(stored).and_then(|_| keys.next().zip(keys.next()));
-        let faces = analysis.faces.iter().map(next).collect();
+        let thumbnail = if needs_thumbnail { keys.next() } else { None };
+        let next_keys = |face| Some(face).filter(is_stored).and_then(|_| keys.next().zip(keys.next()));
+        let faces = analysis.faces.iter().map(next_keys).collect();
         Ok(StoredBlobs { thumbnail, faces, written })
     }
 
@@ -231,7 +231,7 @@ impl FaceStore {
     /// that an erasure deleted in the meantime.
     pub(crate) async fn keep_blobs(&self, tx: &mut Tx, stored: &StoredBlobs) -> Result<(), IngestError> {
         let keys = stored.keys();
-        let missing = self.store.blobs().keep(tx.conn(), &keys).await?;
+        let missing = self.store.blobs().prevent_deletion(tx.conn(), &keys).await?;
         for (key, blob) in &stored.written {
             if missing.contains(key) {
                 self.blobs.put(blob.kind, blob.extension, blob.bytes.clone()).await?;

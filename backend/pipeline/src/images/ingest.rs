@@ -4,10 +4,10 @@
 mod dedupe;
 use super::face_store::{FaceStore, IngestError, StoredBlobs, new_face};
 use crate::domain::{check_live, count_outcome};
-use crate::erasures::suppression::{self, ImageAddress, SeenImage, SuppressedParts};
+use crate::erasures::suppression::{self, ImageAddress, ImageToCheck, SuppressedParts};
 use crate::{Analysis, AnalyzeOptions, Dedupe};
 use bytes::Bytes;
-use dedupe::{Nearness, Relation, ShownFaces, Versions};
+use dedupe::{Relation, RelationLookup, ShownFaces, Versions};
 use domain::{ImageState, Reason};
 use inference::Priority;
 use queue::Claim;
@@ -21,7 +21,7 @@ use uuid::Uuid;
 use vision::{Rect, crop};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ingested {
+pub enum IngestOutcome {
     /// The image was stored, possibly as the replacement of smaller versions. With [`Dedupe::Off`],
     /// this also applies to a file that was stored before.
     Stored { image: Uuid, faces: usize },
@@ -54,7 +54,8 @@ pub struct Incoming {
     pub options: AnalyzeOptions,
     /// The final address of the fetch, if it differs from the one in the ledger row.
     pub moved_to: Option<String>,
-    /// Where the file was fetched, so that the next crawl can send a conditional request.
+    /// The address from which the file was fetched, so that the next crawl can send a conditional
+    /// request.
     pub fetched: Option<FetchedFrom>,
 }
 
@@ -92,17 +93,18 @@ impl Ingest {
         &self,
         incoming: Incoming,
         claim: Option<Claim>,
-    ) -> Result<Ingested, IngestError> {
+    ) -> Result<IngestOutcome, IngestError> {
         let sha256 = self.faces.analyzer.digest(incoming.bytes.clone()).await?;
         let (suppressor, address) = (&self.faces.suppressor, address_of(&incoming));
         // A larger version can replace the stored image before the source is linked to it. In that
         // case the loop searches again.
         for _ in 0..MAX_ATTEMPTS {
-            // Usually a collection suppresses nothing, and the checks before the transaction of
-            // `record` are not necessary. That transaction checks again, so no erasure is missed.
-            let checks = suppressor.suppresses(incoming.collection).await?;
-            if checks
-                && let Some(reason) = suppressor.reason(incoming.collection, address, &sha256, None).await?
+            // Most collections have no suppressions and skip the early checks. The transaction of
+            // `record` checks again, so no erasure is missed.
+            let has_suppressions = suppressor.has_suppressions(incoming.collection).await?;
+            if has_suppressions
+                && let Some(reason) =
+                    suppressor.suppression_reason(incoming.collection, address, &sha256, None).await?
             {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
@@ -115,19 +117,22 @@ impl Ingest {
             let (bytes, enhance) = (incoming.bytes.clone(), incoming.options.enhance);
             let decoded =
                 self.faces.analyzer.decode_hashed(bytes, Some(sha256), enhance, Priority::Background).await?;
-            if checks
-                && let Some(reason) =
-                    suppressor.reason(incoming.collection, address, &sha256, Some(&decoded.hashes)).await?
+            if has_suppressions
+                && let Some(reason) = suppressor
+                    .suppression_reason(incoming.collection, address, &sha256, Some(&decoded.hashes))
+                    .await?
             {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
             let options = AnalyzeOptions { chips: true, ..incoming.options.clone() };
             let analysis = self.faces.analyzer.find_faces(decoded, &options, Priority::Background).await?;
             let mut suppressed = SuppressedParts::default();
-            if checks {
+            if has_suppressions {
                 let mut tx = self.faces.store.begin().await?;
                 let (collection, address) = (incoming.collection, Some(address));
-                suppressed = suppressor.parts(&mut tx, collection, address, &seen_image(&analysis)).await?;
+                suppressed = suppressor
+                    .suppressed_parts(&mut tx, collection, address, &image_to_check(&analysis))
+                    .await?;
             }
             if let Some(reason) = suppressed.whole {
                 return self.settle_suppressed(&incoming, claim, reason).await;
@@ -137,20 +142,24 @@ impl Ingest {
                 Dedupe::Near => self.find_duplicate(incoming.collection, &analysis, &options).await?,
                 _ => (ShownFaces::default(), false),
             };
-            // The collection's first erasure may have been committed since `checks` was read. The
-            // faces that it erased must not be written as blobs, so the loop starts again.
-            if !checks && !analysis.faces.is_empty() && suppressor.suppresses(incoming.collection).await? {
+            // The collection's first erasure may have been committed in the meantime. The faces
+            // that it erased must not be written as blobs, so the loop starts again.
+            if !has_suppressions
+                && !analysis.faces.is_empty()
+                && suppressor.has_suppressions(incoming.collection).await?
+            {
                 continue;
             }
             let blobs = match is_duplicate {
                 true => None,
                 false => Some(self.faces.write_blobs(&analysis).await?),
             };
-            let partly = !suppressed.faces.is_empty();
-            let analyzed = Analyzed { analysis: &analysis, shown: &shown, blobs: blobs.as_ref(), partly };
+            let has_suppressed_faces = !suppressed.faces.is_empty();
+            let analyzed =
+                Analyzed { analysis: &analysis, shown: &shown, blobs: blobs.as_ref(), has_suppressed_faces };
             // Only the transaction is repeated after a conflict, not the download and the analysis.
-            let call = if is_duplicate { "settle_near" } else { "store_image" };
-            if let Some(done) = retried(call, || self.record(&incoming, claim, &analyzed)).await? {
+            let operation = if is_duplicate { "settle_near" } else { "store_image" };
+            if let Some(done) = retried(operation, || self.record(&incoming, claim, &analyzed)).await? {
                 return Ok(done);
             }
             if let Some(blobs) = blobs {
@@ -166,7 +175,7 @@ impl Ingest {
         incoming: &Incoming,
         claim: Option<Claim>,
         reason: Reason,
-    ) -> Result<Ingested, IngestError> {
+    ) -> Result<IngestOutcome, IngestError> {
         let detail = (reason == Reason::SuppressedUrl).then_some("the image at this address was erased");
         let result = ImageUrlResult {
             state: ImageState::Suppressed,
@@ -176,7 +185,7 @@ impl Ingest {
         };
         let settlement = self.begin_settlement(incoming, claim).await?;
         self.commit_settlement(settlement, result).await?;
-        Ok(Ingested::Suppressed { reason })
+        Ok(IngestOutcome::Suppressed { reason })
     }
 
     /// Removes faces from the analysis and paints over their regions. Thumbnail and crops are cut
@@ -194,22 +203,22 @@ impl Ingest {
         });
         // This is the only reference to the frame, so that no copy is made.
         let mut frame = Arc::unwrap_or_clone(analysis.frame);
-        let mut left = std::mem::take(&mut analysis.faces);
+        let mut remaining = std::mem::take(&mut analysis.faces);
         let paint = move || {
             boxes.iter().for_each(|bbox| crop::paint_over(&mut frame, bbox, PAINT_MARGIN));
-            for face in &mut left {
+            for face in &mut remaining {
                 let (detection, chip) = (&face.detection, face.chip.take());
                 face.chip = chip.map(|chip| {
                     let mut chip = Arc::unwrap_or_clone(chip);
-                    let (landmarks, own) = (&detection.landmarks, &detection.bbox);
-                    vision::cover_in_chip(&mut chip, landmarks, own, &boxes, PAINT_MARGIN);
+                    let (landmarks, own_box) = (&detection.landmarks, &detection.bbox);
+                    vision::cover_in_chip(&mut chip, landmarks, own_box, &boxes, PAINT_MARGIN);
                     Arc::new(chip)
                 });
             }
-            (frame, left)
+            (frame, remaining)
         };
-        let (frame, left) = self.faces.analyzer.cpu().run(paint).await?.output;
-        (analysis.frame, analysis.faces) = (Arc::new(frame), left);
+        let (frame, remaining) = self.faces.analyzer.cpu().run(paint).await?.output;
+        (analysis.frame, analysis.faces) = (Arc::new(frame), remaining);
         metrics::counter!("facecrawl_faces_suppressed_total").increment(faces.len() as u64);
         Ok(analysis)
     }
@@ -219,8 +228,8 @@ fn address_of(incoming: &Incoming) -> ImageAddress<'_> {
     ImageAddress { row: incoming.image_url, moved_to: incoming.moved_to.as_deref() }
 }
 
-pub(crate) fn seen_image(analysis: &Analysis) -> SeenImage<'_> {
-    SeenImage {
+pub(crate) fn image_to_check(analysis: &Analysis) -> ImageToCheck<'_> {
+    ImageToCheck {
         sha256: &analysis.sha256,
         hashes: &analysis.hashes,
         size: (analysis.frame.width(), analysis.frame.height()),
@@ -234,8 +243,8 @@ struct Analyzed<'a> {
     shown: &'a ShownFaces,
     /// `None` if the image seems to be a duplicate, which is not stored.
     blobs: Option<&'a StoredBlobs>,
-    /// Whether some of its faces are omitted.
-    partly: bool,
+    /// Whether some of its faces are suppressed and omitted.
+    has_suppressed_faces: bool,
 }
 
 /// The transaction that settles an image's row and completes its job.
@@ -244,7 +253,7 @@ struct Settlement {
     claim: Option<Claim>,
     image_url: Uuid,
     moved_to: Option<String>,
-    /// The collection and the visit to remember.
+    /// The collection and the visit to store.
     visit: Option<(Uuid, FetchedFrom)>,
 }
 
@@ -275,11 +284,12 @@ impl Ingest {
         let store = &self.faces.store;
         let (state, reason, image) = (result.state, result.reason.clone(), result.image);
         store.ledger().settle_image_url(tx.conn(), image_url, result).await?;
-        if let (Some(answered), Some(_)) = (moved_to, image) {
-            store.ledger().record_moved_image(tx.conn(), image_url, &answered).await?;
+        if let (Some(final_url), Some(_)) = (moved_to, image) {
+            store.ledger().record_image_redirect(tx.conn(), image_url, &final_url).await?;
         }
         if state == ImageState::Suppressed {
-            suppression::forget(store, &self.faces.queue, &mut tx, (image_url, claim)).await?;
+            suppression::erase_suppressed_image(store, &self.faces.queue, &mut tx, (image_url, claim))
+                .await?;
         }
         if let (Some((collection, FetchedFrom { url, visit })), Some(image)) = (visit, image) {
             store.hosts().cache_image(tx.conn(), collection, &url, image, visit.as_ref()).await?;
@@ -297,37 +307,38 @@ impl Ingest {
         incoming: &Incoming,
         claim: Option<Claim>,
         analyzed: &Analyzed<'_>,
-    ) -> Result<Option<Ingested>, IngestError> {
+    ) -> Result<Option<IngestOutcome>, IngestError> {
         let FaceStore { store, model_id, suppressor, .. } = &self.faces;
-        let Analyzed { analysis, shown, blobs, partly } = *analyzed;
+        let Analyzed { analysis, shown, blobs, has_suppressed_faces } = *analyzed;
         let mut settlement = self.begin_settlement(incoming, claim).await?;
         store.suppressions().lock(settlement.tx.conn(), incoming.collection, false).await?;
         let address = Some(address_of(incoming));
-        let suppressed =
-            suppressor.parts(&mut settlement.tx, incoming.collection, address, &seen_image(analysis)).await?;
-        if !suppressed.is_clear() {
+        let suppressed = suppressor
+            .suppressed_parts(&mut settlement.tx, incoming.collection, address, &image_to_check(analysis))
+            .await?;
+        if !suppressed.is_empty() {
             return Ok(None);
         }
         let mut versions = Versions::default();
         if incoming.dedupe == Dedupe::Near {
             let collection = incoming.collection;
             match self.find_relation_locked(&mut settlement.tx, collection, analysis, shown).await? {
-                Nearness::Unknown => return Ok(None),
+                RelationLookup::LacksEmbeddings => return Ok(None),
                 // A smaller complete version may show faces that are missing here.
-                Nearness::Related { relation: Relation::Supersedes(_), .. } if incoming.incomplete => {}
-                Nearness::Related { relation: Relation::Duplicate(image), .. } => {
-                    let (result, done) = duplicate(image, Reason::NearDuplicate);
+                RelationLookup::Found { relation: Relation::Supersedes(_), .. } if incoming.incomplete => {}
+                RelationLookup::Found { relation: Relation::Duplicate(image), .. } => {
+                    let (result, done) = duplicate_result(image, Reason::NearDuplicate);
                     self.commit_settlement(settlement, result).await?;
                     return Ok(Some(done));
                 }
-                Nearness::Related { versions: found, .. } => versions = found,
+                RelationLookup::Found { versions: found, .. } => versions = found,
             }
         }
         let Some(blobs) = blobs else { return Ok(None) };
         let image = new_image(analysis, blobs.thumbnail.clone());
         let inserted = store.images().insert(settlement.tx.conn(), incoming.collection, &image).await?;
         if let Err(image) = inserted {
-            return self.lost_race(settlement, incoming.dedupe, image).await.map(Some);
+            return self.settle_stored_concurrently(settlement, incoming.dedupe, image).await.map(Some);
         }
         let faces: Vec<NewFace> = (analysis.faces.iter().zip(&blobs.faces))
             .filter_map(|(face, blobs)| new_face(face, *model_id, blobs.clone()?))
@@ -341,32 +352,34 @@ impl Ingest {
             unused = store.images().replace(conn, smaller, image.id, incoming.image_url).await?;
         }
         self.audit_versions(&mut settlement.tx, incoming.collection, image.id, &versions).await?;
-        let reason = match partly {
+        let reason = match has_suppressed_faces {
             true => Some(Reason::FacesSuppressed),
             false => incoming.incomplete.then_some(Reason::IncompleteTransfer),
         };
-        self.commit_settlement(settlement, result(ImageState::Processed, reason, image.id)).await?;
+        self.commit_settlement(settlement, stored_result(ImageState::Processed, reason, image.id)).await?;
         metrics::counter!("facecrawl_faces_stored_total").increment(faces.len() as u64);
         if !smaller.is_empty() {
             metrics::counter!("facecrawl_images_superseded_total").increment(smaller.len() as u64);
             self.faces.delete_blobs(&unused).await;
         }
-        Ok(Some(Ingested::Stored { image: image.id, faces: faces.len() }))
+        Ok(Some(IngestOutcome::Stored { image: image.id, faces: faces.len() }))
     }
 
     /// Settles an image whose bytes another transaction stored after the first check.
-    async fn lost_race(
+    async fn settle_stored_concurrently(
         &self,
         settlement: Settlement,
         dedupe: Dedupe,
         image: Uuid,
-    ) -> Result<Ingested, IngestError> {
+    ) -> Result<IngestOutcome, IngestError> {
         let (result, mut done) = match dedupe {
-            Dedupe::Off => (result(ImageState::Processed, None, image), Ingested::Stored { image, faces: 0 }),
-            _ => duplicate(image, Reason::ExactDuplicate),
+            Dedupe::Off => {
+                (stored_result(ImageState::Processed, None, image), IngestOutcome::Stored { image, faces: 0 })
+            }
+            _ => duplicate_result(image, Reason::ExactDuplicate),
         };
         self.commit_settlement(settlement, result).await?;
-        if let Ingested::Stored { faces, .. } = &mut done {
+        if let IngestOutcome::Stored { faces, .. } = &mut done {
             *faces = self.faces.store.images().get(image).await?.face_count.unsigned_abs() as usize;
         }
         Ok(done)
@@ -379,11 +392,13 @@ impl Ingest {
         incoming: &Incoming,
         claim: Option<Claim>,
         known: &Image,
-    ) -> Result<Option<Ingested>, IngestError> {
+    ) -> Result<Option<IngestOutcome>, IngestError> {
         let (image, faces) = (known.id, known.face_count.unsigned_abs() as usize);
         let outcome = match incoming.dedupe {
-            Dedupe::Off => (result(ImageState::Processed, None, image), Ingested::Stored { image, faces }),
-            _ => duplicate(image, Reason::ExactDuplicate),
+            Dedupe::Off => {
+                (stored_result(ImageState::Processed, None, image), IngestOutcome::Stored { image, faces })
+            }
+            _ => duplicate_result(image, Reason::ExactDuplicate),
         };
         self.settle(incoming, claim, image, outcome).await
     }
@@ -396,8 +411,8 @@ impl Ingest {
         incoming: &Incoming,
         claim: Claim,
         image: Uuid,
-    ) -> Result<Option<Ingested>, IngestError> {
-        let (mut settled, done) = duplicate(image, Reason::NotModified);
+    ) -> Result<Option<IngestOutcome>, IngestError> {
+        let (mut settled, done) = duplicate_result(image, Reason::NotModified);
         if incoming.dedupe == Dedupe::Off {
             settled.state = ImageState::Processed;
         }
@@ -409,8 +424,8 @@ impl Ingest {
         incoming: &Incoming,
         claim: Option<Claim>,
         image: Uuid,
-        (result, done): (ImageUrlResult<'_>, Ingested),
-    ) -> Result<Option<Ingested>, IngestError> {
+        (result, done): (ImageUrlResult<'_>, IngestOutcome),
+    ) -> Result<Option<IngestOutcome>, IngestError> {
         let Incoming { collection, image_url, moved_to, .. } = incoming;
         let mut settlement = self.begin_settlement(incoming, claim).await?;
         let (store, conn) = (&self.faces.store, settlement.tx.conn());
@@ -427,28 +442,31 @@ impl Ingest {
 }
 
 /// Returns the result of the URL of a duplicate of a stored image.
-fn duplicate(image: Uuid, reason: Reason) -> (ImageUrlResult<'static>, Ingested) {
-    (result(ImageState::Duplicate, Some(reason.clone()), image), Ingested::Duplicate { image, reason })
+fn duplicate_result(image: Uuid, reason: Reason) -> (ImageUrlResult<'static>, IngestOutcome) {
+    (
+        stored_result(ImageState::Duplicate, Some(reason.clone()), image),
+        IngestOutcome::Duplicate { image, reason },
+    )
 }
 
 /// Returns the result of an image URL whose image is stored.
-fn result(state: ImageState, reason: Option<Reason>, image: Uuid) -> ImageUrlResult<'static> {
+fn stored_result(state: ImageState, reason: Option<Reason>, image: Uuid) -> ImageUrlResult<'static> {
     ImageUrlResult { state, reason, detail: None, image: Some(image) }
 }
 
 pub(crate) fn new_image(analysis: &Analysis, thumbnail: Option<String>) -> NewImage {
-    let signed = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
+    let to_i32 = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
     NewImage {
         id: Uuid::now_v7(),
         sha256: analysis.sha256,
         phash: analysis.hashes.p.cast_signed(),
         dhash: analysis.hashes.d.cast_signed(),
         ahash: analysis.hashes.a.cast_signed(),
-        width: signed(analysis.frame.width()),
-        height: signed(analysis.frame.height()),
+        width: to_i32(analysis.frame.width()),
+        height: to_i32(analysis.frame.height()),
         format: analysis.format.name().into(),
         bytes: i64::try_from(analysis.bytes).unwrap_or(i64::MAX),
-        rotation: signed(analysis.rotation),
+        rotation: to_i32(analysis.rotation),
         thumbnail_key: thumbnail,
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! The clustering repeatedly merges the two neighbouring clusters whose faces have the highest mean
 //! similarity, until no two neighbours reach the threshold. This is UPGMA (Sokal and Michener
-//! 1958). On a sparse graph it is described by Dhulipala et al., "Hierarchical Agglomerative Graph
+//! 1958). Dhulipala et al. describe it for sparse graphs in "Hierarchical Agglomerative Graph
 //! Clustering in Nearly-Linear Time", ICML 2021. The criterion is the mean over all pairs of faces,
 //! not the best pair. Two people connected by one misleading image therefore remain separate.
 //! Single linkage would merge them.
@@ -16,7 +16,7 @@
 //! Embeddings have length 1. The mean similarity of all pairs between two clusters is therefore the
 //! dot product of their mean embeddings. A cluster is stored as one mean vector and a weight.
 use crate::domain::jobs::ClusterJob;
-use crate::domain::{ChangeError, TURN, Turn, jobs};
+use crate::domain::{ChangeError, TIME_SLICE, TimeSlice, jobs};
 use queue::{Claim, ClaimedJob, Handler, Queue, QueueError, RunEnd};
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
@@ -59,7 +59,7 @@ impl Clusters {
             let begun = self.store.clusters().begin(tx.conn(), scope, threshold).await?;
             let (Ok(id) | Err(id)) = begun;
             self.queue
-                .enqueue(tx.conn(), &[ClusterJob { clustering_id: id }.job(scope.collection_id)])
+                .enqueue(tx.conn(), &[ClusterJob { clustering_id: id }.queue_job(scope.collection_id)])
                 .await?;
             tx.commit().await?;
             Ok::<_, ChangeError>(begun)
@@ -72,10 +72,10 @@ impl Clusters {
 
 enum Step {
     /// The faces up to this one were processed.
-    Done(Uuid),
+    Processed(Uuid),
     NoneLeft,
     /// The run ended, or was deleted with its collection.
-    Over,
+    RunEnded,
 }
 
 fn scope_of(run: &Clustering) -> ClusterScope {
@@ -88,7 +88,7 @@ fn scope_of(run: &Clustering) -> ClusterScope {
 ///
 /// Never merges two enrolled subjects, a subject and a face that a user removed from it, or two
 /// faces of one image.
-fn group(units: &[ClusterUnit], pairs: &[(usize, usize)], threshold: f32) -> Vec<Group> {
+fn group_units(units: &[ClusterUnit], pairs: &[(usize, usize)], threshold: f32) -> Vec<Group> {
     let mut graph = Graph::new(units, threshold);
     for &(a, b) in pairs {
         graph.connect(a, b);
@@ -96,7 +96,7 @@ fn group(units: &[ClusterUnit], pairs: &[(usize, usize)], threshold: f32) -> Vec
     graph.merge_all();
     let mut merged: Vec<&Cluster> = graph.clusters.iter().flatten().filter(|c| c.members.len() > 1).collect();
     merged.sort_by_key(|cluster| cluster.members.first().copied());
-    merged.into_iter().map(|cluster| cluster.group(units)).collect()
+    merged.into_iter().map(|cluster| cluster.to_group(units)).collect()
 }
 
 /// Units that were merged.
@@ -116,7 +116,7 @@ impl Cluster {
     fn new(index: usize, unit: &ClusterUnit) -> Self {
         Self {
             members: BTreeSet::from([index]),
-            enrolled: unit.enrolled,
+            enrolled: unit.is_enrolled,
             mean: unit.mean.clone(),
             weight: unit.weight as f32,
             images: unit.images.iter().copied().collect(),
@@ -154,10 +154,10 @@ impl Cluster {
 
     /// Returns the merged group. It keeps the enrolled subject if there is one, or else the subject
     /// with the lowest id, the oldest. A group without a subject becomes a new subject.
-    fn group(&self, units: &[ClusterUnit]) -> Group {
+    fn to_group(&self, units: &[ClusterUnit]) -> Group {
         let members = || self.members.iter().map(|&index| &units[index]);
         let subject = members()
-            .filter_map(|unit| unit.subject.map(|subject| (!unit.enrolled, subject)))
+            .filter_map(|unit| unit.subject.map(|subject| (!unit.is_enrolled, subject)))
             .min()
             .map(|(_, subject)| subject);
         Group {
@@ -173,33 +173,33 @@ impl Cluster {
 
 /// Two clusters that may be merged. The order is by linkage, highest first, then by the lower
 /// indices, so that ties are always resolved in the same way.
-struct Merge(f32, Reverse<usize>, Reverse<usize>);
+struct MergeCandidate(f32, Reverse<usize>, Reverse<usize>);
 
-impl Ord for Merge {
+impl Ord for MergeCandidate {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.total_cmp(&other.0).then(self.1.cmp(&other.1)).then(self.2.cmp(&other.2))
     }
 }
 
-impl PartialOrd for Merge {
+impl PartialOrd for MergeCandidate {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Merge {
+impl PartialEq for MergeCandidate {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Merge {}
+impl Eq for MergeCandidate {}
 
 struct Graph {
     /// A merged cluster gets a new index and its parts become `None`. Candidates that refer to the
     /// parts thereby become invalid.
     clusters: Vec<Option<Cluster>>,
-    candidates: BinaryHeap<Merge>,
+    candidates: BinaryHeap<MergeCandidate>,
     threshold: f32,
 }
 
@@ -212,7 +212,7 @@ impl Graph {
     fn connect(&mut self, a: usize, b: usize) {
         let (a, b) = (a.min(b), a.max(b));
         let (Some(one), Some(other)) = (&self.clusters[a], &self.clusters[b]) else { return };
-        // A pair that must not be merged stays so, because the reasons against it only accumulate.
+        // A pair that must not be merged now can never be merged: merging removes no constraint.
         if a == b || !one.may_join(other) {
             return;
         }
@@ -223,12 +223,12 @@ impl Graph {
             }
         }
         if linkage >= self.threshold {
-            self.candidates.push(Merge(linkage, Reverse(a), Reverse(b)));
+            self.candidates.push(MergeCandidate(linkage, Reverse(a), Reverse(b)));
         }
     }
 
     fn merge_all(&mut self) {
-        while let Some(Merge(_, Reverse(a), Reverse(b))) = self.candidates.pop() {
+        while let Some(MergeCandidate(_, Reverse(a), Reverse(b))) = self.candidates.pop() {
             if self.clusters[a].is_none() || self.clusters[b].is_none() {
                 continue;
             }
@@ -258,7 +258,7 @@ pub(crate) struct ClusterCollection {
 #[async_trait::async_trait]
 impl Handler for ClusterCollection {
     async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> RunEnd {
-        let payload: ClusterJob = match jobs::read(&job.payload) {
+        let payload: ClusterJob = match jobs::parse(&job.payload) {
             Ok(payload) => payload,
             Err(error) => return RunEnd::Discard(error),
         };
@@ -274,11 +274,13 @@ impl Handler for ClusterCollection {
             Ok(attempt) if attempt < job.max_attempts => return RunEnd::Retry(error, None),
             Ok(_) => {}
             Err(QueueError::Stale(_)) => return RunEnd::Stale,
-            Err(also) => return RunEnd::Retry(format!("{error}; {also}"), None),
+            Err(second_error) => return RunEnd::Retry(format!("{error}; {second_error}"), None),
         }
-        match self.give_up(payload.clustering_id, &error).await {
+        match self.record_failure(payload.clustering_id, &error).await {
             Ok(()) => RunEnd::Discard(error),
-            Err(also) => RunEnd::Discard(format!("{error}; the failure could not be recorded: {also}")),
+            Err(second_error) => {
+                RunEnd::Discard(format!("{error}; the failure could not be recorded: {second_error}"))
+            }
         }
     }
 }
@@ -294,7 +296,7 @@ impl ClusterCollection {
         job: &ClaimedJob,
         cancel: &CancellationToken,
     ) -> Result<RunEnd, ChangeError> {
-        let (claim, turn) = (job.claim, Turn::new(&self.queue, job, TURN));
+        let (claim, time_slice) = (job.claim, TimeSlice::new(&self.queue, job, TIME_SLICE));
         let run = self.store.clusters().get(id).await?;
         let unclustered = self.store.clusters().count_unclustered(&scope_of(&run)).await?;
         if !self.store.clusters().resume(id, unclustered).await? {
@@ -302,13 +304,13 @@ impl ClusterCollection {
         }
         let mut after = Uuid::nil();
         loop {
-            if cancel.is_cancelled() || turn.is_over().await {
+            if cancel.is_cancelled() || time_slice.is_over().await {
                 // Finished steps are stored, so the next claim continues with the other faces.
                 return Ok(RunEnd::Snooze(Duration::ZERO));
             }
-            match self.step(claim, &run, after).await? {
-                Step::Done(last) => after = last,
-                Step::Over => return Ok(RunEnd::Done),
+            match self.run_step(claim, &run, after).await? {
+                Step::Processed(last) => after = last,
+                Step::RunEnded => return Ok(RunEnd::Done),
                 Step::NoneLeft => break,
             }
         }
@@ -321,20 +323,21 @@ impl ClusterCollection {
     }
 
     /// Processes the faces after `after` in the order of their ids, and records progress.
-    async fn step(&self, claim: Claim, run: &Clustering, after: Uuid) -> Result<Step, ChangeError> {
+    async fn run_step(&self, claim: Claim, run: &Clustering, after: Uuid) -> Result<Step, ChangeError> {
         let store = &self.store;
         let scope = scope_of(run);
-        let batch = store.clusters().unclustered(&scope, after, BATCH).await?;
+        let batch = store.clusters().unclustered_faces(&scope, after, BATCH).await?;
         let Some(&last) = batch.last() else { return Ok(Step::NoneLeft) };
         let pairs = store.clusters().neighbours(&scope, &batch, NEIGHBOURS, run.threshold).await?;
-        let concerned: BTreeSet<Uuid> = pairs.iter().flat_map(|pair| [pair.face, pair.neighbour]).collect();
-        let concerned: Vec<Uuid> = concerned.into_iter().collect();
+        let involved_faces: BTreeSet<Uuid> =
+            pairs.iter().flat_map(|pair| [pair.face, pair.neighbour]).collect();
+        let involved_faces: Vec<Uuid> = involved_faces.into_iter().collect();
 
         let mut tx = store.begin().await?;
         if !store.clusters().lock(tx.conn(), run.id).await? {
-            return Ok(Step::Over);
+            return Ok(Step::RunEnded);
         }
-        let units = store.clusters().units(tx.conn(), &scope, &concerned).await?;
+        let units = store.clusters().units(tx.conn(), &scope, &involved_faces).await?;
         let unit_of: HashMap<Uuid, usize> = (units.iter().enumerate())
             .flat_map(|(index, unit)| unit.faces.iter().map(move |face| (*face, index)))
             .collect();
@@ -342,16 +345,16 @@ impl ClusterCollection {
             .iter()
             .filter_map(|pair| Some((*unit_of.get(&pair.face)?, *unit_of.get(&pair.neighbour)?)))
             .collect();
-        let groups = group(&units, &pairs, run.threshold);
+        let groups = group_units(&units, &pairs, run.threshold);
         let changes = store.clusters().apply_groups(tx.conn(), run.collection_id, &groups).await?;
         let processed = store.clusters().mark_clustered(tx.conn(), run.collection_id, &batch).await?;
         store.clusters().count_step(tx.conn(), run.id, processed, changes).await?;
         self.queue.record_progress(tx.conn(), claim).await?;
         tx.commit().await?;
-        Ok(Step::Done(last))
+        Ok(Step::Processed(last))
     }
 
-    async fn give_up(&self, id: Uuid, error: &str) -> Result<(), StoreError> {
+    async fn record_failure(&self, id: Uuid, error: &str) -> Result<(), StoreError> {
         let mut tx = self.store.begin().await?;
         self.store.clusters().end(tx.conn(), id, Some(error)).await?;
         tx.commit().await
@@ -367,7 +370,7 @@ mod tests {
         let (sin, cos) = degrees.to_radians().sin_cos();
         ClusterUnit {
             subject: None,
-            enrolled: false,
+            is_enrolled: false,
             faces: vec![Uuid::from_u128(id)],
             mean: vec![cos, sin],
             weight: 1,
@@ -377,7 +380,7 @@ mod tests {
     }
 
     fn subject(id: u128, enrolled: bool, degrees: f32) -> ClusterUnit {
-        ClusterUnit { subject: Some(Uuid::from_u128(id)), enrolled, ..face(id + 500, degrees) }
+        ClusterUnit { subject: Some(Uuid::from_u128(id)), is_enrolled: enrolled, ..face(id + 500, degrees) }
     }
 
     fn all_pairs(units: &[ClusterUnit]) -> Vec<(usize, usize)> {
@@ -388,8 +391,8 @@ mod tests {
         numbers.iter().map(|&number| Uuid::from_u128(number)).collect()
     }
 
-    fn at(units: &[ClusterUnit], threshold: f32) -> Vec<Group> {
-        group(units, &all_pairs(units), threshold)
+    fn group_all(units: &[ClusterUnit], threshold: f32) -> Vec<Group> {
+        group_units(units, &all_pairs(units), threshold)
     }
 
     #[test]
@@ -398,7 +401,7 @@ mod tests {
         // Neighbours in this chain are at most 30 degrees apart.
         let units: Vec<ClusterUnit> =
             [0.0, 10.0, 20.0, 50.0, 80.0, 90.0, 100.0].iter().zip(1..).map(|(&d, id)| face(id, d)).collect();
-        let groups = at(&units, 30.0_f32.to_radians().cos() - 1e-3);
+        let groups = group_all(&units, 30.0_f32.to_radians().cos() - 1e-3);
         let faces: Vec<usize> = groups.iter().map(|group| group.faces.len()).collect();
         assert_eq!(groups.len(), 2, "{groups:?}");
         assert!(faces.iter().all(|&n| n == 3), "{groups:?}");
@@ -408,20 +411,20 @@ mod tests {
     fn pair_order_does_not_change_groups() {
         let units: Vec<ClusterUnit> = (0..40).map(|i| face(i + 1, (i * i * 37 % 360) as f32)).collect();
         let mut pairs = all_pairs(&units);
-        let forward = group(&units, &pairs, 0.9);
+        let forward = group_units(&units, &pairs, 0.9);
         pairs.reverse();
-        assert_eq!(group(&units, &pairs, 0.9), forward);
+        assert_eq!(group_units(&units, &pairs, 0.9), forward);
         assert!(forward.len() > 3);
     }
 
     #[test]
     fn enrolled_subject_absorbs_clusters_but_not_enrolled_subjects() {
         let units = [subject(9, true, 0.0), subject(2, false, 5.0), face(1, 8.0)];
-        let groups = at(&units, 0.9);
+        let groups = group_all(&units, 0.9);
         let expected = Group { subject: Some(Uuid::from_u128(9)), joined: ids(&[2]), faces: ids(&[1]) };
         assert_eq!(groups, [expected]);
-        assert_eq!(at(&[subject(9, true, 0.0), subject(8, true, 1.0)], 0.9), []);
-        let oldest = at(&[subject(4, false, 0.0), subject(3, false, 1.0)], 0.9);
+        assert_eq!(group_all(&[subject(9, true, 0.0), subject(8, true, 1.0)], 0.9), []);
+        let oldest = group_all(&[subject(4, false, 0.0), subject(3, false, 1.0)], 0.9);
         assert_eq!(oldest[0], Group { subject: Some(Uuid::from_u128(3)), joined: ids(&[4]), faces: vec![] });
     }
 
@@ -429,7 +432,7 @@ mod tests {
     fn faces_of_one_image_are_never_grouped() {
         let mut twins = [face(1, 0.0), face(2, 1.0), face(3, 2.0)];
         twins[1].images = twins[0].images.clone();
-        let groups = at(&twins, 0.9);
+        let groups = group_all(&twins, 0.9);
         assert_eq!(groups.len(), 1, "{groups:?}");
         assert_eq!(groups[0].faces, ids(&[2, 3]), "the nearer pair");
     }
@@ -438,13 +441,13 @@ mod tests {
     fn refused_face_is_not_grouped_through_other_faces() {
         let mut person = subject(9, true, 0.0);
         person.refused = ids(&[1]);
-        let groups = at(&[person, face(1, 4.0), face(2, 5.0)], 0.9);
+        let groups = group_all(&[person, face(1, 4.0), face(2, 5.0)], 0.9);
         assert_eq!(groups, [Group { subject: None, joined: vec![], faces: ids(&[1, 2]) }]);
     }
 
     #[test]
     fn unpaired_faces_are_not_grouped() {
         let units = [face(1, 0.0), face(2, 0.0)];
-        assert_eq!(group(&units, &[], 0.9), []);
+        assert_eq!(group_units(&units, &[], 0.9), []);
     }
 }

@@ -2,7 +2,7 @@
 //! Crawled images are stored in `images::ingest`.
 
 use crate::images::face_store::{FaceStore, IngestError, StoredBlobs, new_face};
-use crate::images::ingest::{new_image, seen_image};
+use crate::images::ingest::{image_to_check, new_image};
 use crate::{Analysis, AnalyzeOptions, AnalyzedFace, Analyzer};
 use bytes::Bytes;
 use inference::Priority;
@@ -14,7 +14,7 @@ use vision::{Profile, QualityReport, Rect};
 /// Minimum intersection over union of two boxes of one file that are the same face. The boxes can
 /// differ if the detector had different settings when the face was stored.
 const SAME_FACE_IOU: f32 = 0.5;
-/// Quality reasons that do not apply to a face that was aligned elsewhere.
+/// Quality reasons that do not apply to an image that is an aligned face crop.
 const UNKNOWN_OF_ALIGNED: &[&str] = &["too_small", "turned_away"];
 
 #[derive(Clone, Debug)]
@@ -24,25 +24,25 @@ pub struct Enrolment {
     /// The address from which the file was fetched, in any spelling.
     pub url: Option<String>,
     /// The final address after redirects.
-    pub answered: Option<String>,
+    pub final_url: Option<String>,
     pub collection: Uuid,
     pub subject: Uuid,
     /// Index of the face; the best detection score is first.
     pub face_index: usize,
     /// Whether the image is an aligned crop of 112x112 pixels.
-    pub aligned: bool,
-    /// Options of the analysis. Their profile is the one used to assess the stored face.
+    pub is_aligned: bool,
+    /// Options of the analysis. Their profile is used to assess the stored face.
     pub options: AnalyzeOptions,
     /// The profile that the face must meet to be enrolled.
     pub required_profile: Profile,
     /// Whether to enrol the face even if it does not meet the profile.
     pub force: bool,
     /// Whether to move the face if it belongs to another subject.
-    pub moved: bool,
+    pub allow_move: bool,
 }
 
 #[derive(Clone, Debug)]
-pub struct Enrolled {
+pub struct EnrolledFace {
     pub face: Uuid,
     pub image: Uuid,
     /// Requirements that the face does not meet. Empty unless `force` was set.
@@ -69,13 +69,17 @@ pub enum EnrolError {
 
 /// Returns the requirements that a face does not meet. For a face without a quality report, this is
 /// `not_judged`.
-pub fn unmet_requirements(quality: Option<&QualityReport>, required: Profile, aligned: bool) -> Vec<String> {
+pub fn unmet_requirements(
+    quality: Option<&QualityReport>,
+    required: Profile,
+    is_aligned: bool,
+) -> Vec<String> {
     if required == Profile::Off {
         return Vec::new();
     }
     let Some(quality) = quality else { return vec!["not_judged".into()] };
     let mut reasons = quality.unmet_limits(required);
-    reasons.retain(|reason| !aligned || !UNKNOWN_OF_ALIGNED.contains(&reason.as_str()));
+    reasons.retain(|reason| !is_aligned || !UNKNOWN_OF_ALIGNED.contains(&reason.as_str()));
     reasons
 }
 
@@ -87,10 +91,10 @@ impl Enrolment {
     /// # Errors
     /// Fails with [`EnrolError`]. The store fails with `NotFound` if the subject does not exist,
     /// and with `Conflict` if the face belongs to another subject.
-    pub async fn enrol(&self, faces: &FaceStore, analyzer: &Analyzer) -> Result<Enrolled, EnrolError> {
-        let Self { bytes, options, aligned, .. } = self;
+    pub async fn enrol(&self, faces: &FaceStore, analyzer: &Analyzer) -> Result<EnrolledFace, EnrolError> {
+        let Self { bytes, options, is_aligned, .. } = self;
         let options = AnalyzeOptions { chips: true, ..options.clone() };
-        let analysis = if *aligned {
+        let analysis = if *is_aligned {
             analyzer.analyze_aligned(bytes.clone(), &options, Priority::Interactive).await
         } else {
             analyzer.analyze(bytes.clone(), &options, Priority::Interactive).await
@@ -102,7 +106,7 @@ impl Enrolment {
         if face.embedding.is_none() {
             return Err(EnrolError::NoEmbedding);
         }
-        let reasons = unmet_requirements(face.quality.as_ref(), self.required_profile, *aligned);
+        let reasons = unmet_requirements(face.quality.as_ref(), self.required_profile, *is_aligned);
         if !reasons.is_empty() && !self.force {
             return Err(EnrolError::Quality(reasons));
         }
@@ -110,10 +114,10 @@ impl Enrolment {
         let stored = retried("enrol", || self.store(faces, &analysis, face, &blobs)).await?;
         let Some((face, image)) = stored else {
             faces.discard_blobs(&blobs).await;
-            let sentence = "the image, its address or a person in it was erased and must not be stored again; send an image that shows only this person";
-            return Err(IngestError::from(StoreError::Conflict(sentence.into())).into());
+            let reason = "the image, its address or a person in it was erased and must not be stored again; send an image that shows only this person";
+            return Err(IngestError::from(StoreError::Conflict(reason.into())).into());
         };
-        Ok(Enrolled { face, image, reasons })
+        Ok(EnrolledFace { face, image, reasons })
     }
 
     /// Stores the image and assigns the chosen face to the subject. Returns the ids of the face and
@@ -130,7 +134,7 @@ impl Enrolment {
         let mut tx = store.begin().await?;
         store.suppressions().lock(tx.conn(), collection, false).await?;
         // An erasure normalises addresses in the same way.
-        let [request_url, final_url] = [&self.url, &self.answered].map(|url| {
+        let [request_url, final_url] = [&self.url, &self.final_url].map(|url| {
             url.as_deref()
                 .map(|url| crawler::urls::parse_address(url).map_or_else(|_| url.to_owned(), String::from))
         });
@@ -139,7 +143,12 @@ impl Enrolment {
         for address in request_url.iter().chain(&final_url) {
             erased |= store.suppressions().suppresses_address(tx.conn(), collection, address).await?;
         }
-        if erased || !suppressor.parts(&mut tx, collection, None, &seen_image(analysis)).await?.is_clear() {
+        if erased
+            || !suppressor
+                .suppressed_parts(&mut tx, collection, None, &image_to_check(analysis))
+                .await?
+                .is_empty()
+        {
             return Ok(None);
         }
         store.people().lock(tx.conn(), collection, &[subject]).await?;
@@ -149,7 +158,7 @@ impl Enrolment {
             Err(existing) => (existing, false, store.people().boxes_of_image(tx.conn(), existing).await?),
         };
         let bbox = chosen.detection.bbox;
-        let face = match nearest(&boxes, &bbox) {
+        let face = match find_same_face(&boxes, &bbox) {
             Some(face) => face,
             None => {
                 let mut faces: Vec<NewFace> = Vec::new();
@@ -170,7 +179,7 @@ impl Enrolment {
                 id
             }
         };
-        store.people().enrol(tx.conn(), collection, subject, &[face], self.moved).await?;
+        store.people().enrol(tx.conn(), collection, subject, &[face], self.allow_move).await?;
         store
             .people()
             .add_enrolment_source(tx.conn(), image, subject, request_url.as_deref(), final_url.as_deref())
@@ -182,7 +191,7 @@ impl Enrolment {
 }
 
 /// Returns the stored face with the largest overlap, if it is the same face.
-fn nearest(boxes: &[(Uuid, Vec<f32>)], bbox: &Rect) -> Option<Uuid> {
+fn find_same_face(boxes: &[(Uuid, Vec<f32>)], bbox: &Rect) -> Option<Uuid> {
     let overlap = |stored: &[f32]| match *stored {
         [x, y, width, height] => bbox.iou(&Rect { x, y, width, height }),
         _ => 0.0,

@@ -5,7 +5,7 @@ use crate::images::face_store::{FaceStore, IngestError};
 use futures::StreamExt;
 use inference::{Embedding, Priority};
 use store::StoreError;
-use store::faces::models::Outdated;
+use store::faces::models::OutdatedFace;
 use store::index::EmbeddingModel;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -29,7 +29,7 @@ pub struct NotReembedded {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Reembedded {
+pub struct ReembedResult {
     /// Number of faces whose embedding was replaced with one of the current model.
     pub done: u64,
     /// Faces whose embedding could not be recomputed.
@@ -46,14 +46,14 @@ pub async fn reembed(
     faces: &FaceStore,
     collection: Uuid,
     stop: &CancellationToken,
-    mut progress: impl FnMut(&Reembedded),
-) -> Result<Reembedded, IngestError> {
+    mut progress: impl FnMut(&ReembedResult),
+) -> Result<ReembedResult, IngestError> {
     let FaceStore { store, model_id, .. } = faces;
     let model = store.models().get(*model_id).await?;
-    let mut total = Reembedded::default();
+    let mut total = ReembedResult::default();
     let mut after = Uuid::nil();
     while !stop.is_cancelled() {
-        let batch = store.models().outdated(collection, model.id, after, BATCH).await?;
+        let batch = store.models().outdated_faces(collection, model.id, after, BATCH).await?;
         let Some(last) = batch.last() else { break };
         after = last.id;
         reembed_batch(faces, &model, batch, &mut total).await?;
@@ -65,8 +65,8 @@ pub async fn reembed(
 async fn reembed_batch(
     faces: &FaceStore,
     model: &EmbeddingModel,
-    batch: Vec<Outdated>,
-    all: &mut Reembedded,
+    batch: Vec<OutdatedFace>,
+    all: &mut ReembedResult,
 ) -> Result<(), IngestError> {
     let mut work = futures::stream::iter(batch)
         .map(|face| async move { (embed_chip(faces, &face).await, face) })
@@ -82,10 +82,10 @@ async fn reembed_batch(
     Ok(())
 }
 
-/// Returns an inner error that concerns only this face, or an outer one that ends the call.
+/// Returns an inner error if only this face fails, and an outer error that ends the call.
 async fn embed_chip(
     faces: &FaceStore,
-    face: &Outdated,
+    face: &OutdatedFace,
 ) -> Result<Result<Embedding, &'static str>, IngestError> {
     let FaceStore { analyzer, blobs, .. } = faces;
     let Some(key) = &face.chip_key else { return Ok(Err("no_chip")) };

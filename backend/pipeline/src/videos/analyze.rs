@@ -3,8 +3,8 @@
 mod frames;
 mod plan;
 mod tracks;
-use crate::admission::budget::Exhausted;
-use crate::domain::{Rotate, VideoRequest, default_threshold};
+use crate::admission::budget::BudgetExhausted;
+use crate::domain::{Rotate, VideoRequest, default_merge_threshold};
 use crate::images::analyze::{AnalyzeError, AnalyzeOptions, AnalyzedFace, Analyzer, MIN_SCORE_FLOOR, Passes};
 use domain::{Reason, Unprocessed};
 use frames::{ReadState, Source};
@@ -19,7 +19,7 @@ use tracking::TimedBox;
 use tracking::people::Appearance;
 use tracks::TrackCollector;
 use video::{Damage, Decoder, Index, Sampling, VideoError, sampling};
-use vision::crop::{face_crop_alone, rotate, thumbnail};
+use vision::crop::{face_crop_covering_others, rotate, thumbnail};
 use vision::{Detection, Frame, Profile, Rect, cover_in_chip};
 
 /// Maximum number of frames of one video that are analysed.
@@ -36,18 +36,18 @@ const DENSE_GAP_US: i64 = 250_000;
 #[derive(Clone, Debug)]
 pub struct VideoOptions {
     pub sampling: Sampling,
-    /// Longest time without a look of [`Sampling::Auto`], in microseconds.
+    /// Maximum time between two frames that [`Sampling::Auto`] analyses, in microseconds.
     pub max_gap_us: i64,
-    /// Whether [`Sampling::Auto`] looks closer where faces are. Other samplings ignore it.
+    /// Whether [`Sampling::Auto`] adds closer looks. Other samplings ignore it.
     pub refine: bool,
-    /// Minimum similarity of two faces of one person; `None` means that of the model.
+    /// Minimum similarity of two faces of one person; `None` means the threshold of the model.
     pub match_threshold: Option<f32>,
     /// Minimum `det_score` of a face that starts a track; `None` means the detector's default.
     pub min_score: Option<f32>,
     pub passes: Passes,
     /// Whether the best shots have images that can be stored.
     pub images: bool,
-    /// The quality profile that faces must meet; `None` means that of the service.
+    /// The quality profile that faces must meet; `None` means the profile of the service.
     pub quality_profile: Option<Profile>,
     /// Whether to search frames for faces that are not upright. Each frame is decided separately.
     pub rotate: Rotate,
@@ -85,25 +85,26 @@ impl From<VideoRequest> for VideoOptions {
 }
 
 impl VideoOptions {
-    /// Returns the longest time, in microseconds, by which a face is visible before the start of
-    /// its track or after its end. `None` if the distance between analysed frames has no limit.
+    /// Returns the maximum time, in microseconds, for which a face can be visible before the start
+    /// or after the end of its track. Returns `None` if the distance between analysed frames has no
+    /// limit.
     fn tolerance_us(&self) -> Option<i64> {
         sampling::tolerance_us(self.sampling, self.max_gap_us, self.refine)
     }
 }
 
-/// Receives what is found while the analysis runs.
+/// Receives the progress of an analysis.
 pub trait VideoProgress: Send {
     /// The keyframes are known; analysis begins.
-    fn opened(&mut self, index: &Index);
+    fn on_open(&mut self, index: &Index);
     /// A frame was analysed. Frames arrive in order.
-    fn frame(&mut self, frame: FrameFaces<'_>);
+    fn on_frame(&mut self, frame: FrameFaces<'_>);
 }
 
 /// Ignores the progress.
 impl VideoProgress for () {
-    fn opened(&mut self, _: &Index) {}
-    fn frame(&mut self, _: FrameFaces<'_>) {}
+    fn on_open(&mut self, _: &Index) {}
+    fn on_frame(&mut self, _: FrameFaces<'_>) {}
 }
 
 /// Receives the parts of an analysis, and can end it with its own error.
@@ -112,14 +113,14 @@ pub trait VideoParts: Send {
     /// The errors of the analysis and of the receiver.
     type Error: From<VideoAnalyzeError> + Send;
     /// The keyframes are known; analysis begins.
-    async fn opened(&mut self, index: &Index) -> Result<(), Self::Error>;
+    async fn on_open(&mut self, index: &Index) -> Result<(), Self::Error>;
     /// A frame was analysed. Frames arrive in order.
-    fn frame(&mut self, frame: FrameFaces<'_>);
+    fn on_frame(&mut self, frame: FrameFaces<'_>);
     /// A part is complete. Parts arrive in order, also parts without tracks.
-    async fn part(&mut self, part: VideoPart) -> Result<(), Self::Error>;
+    async fn on_part(&mut self, part: VideoPart) -> Result<(), Self::Error>;
 }
 
-/// Analyses videos with these tools.
+/// Analyses videos.
 #[derive(Clone, Copy)]
 pub struct VideoAnalyzer<'a> {
     pub analyzer: &'a Analyzer,
@@ -171,46 +172,46 @@ impl VideoAnalyzer<'_> {
     ) -> Result<VideoSummary, P::Error> {
         let Self { analyzer, decoder, options, priority } = *self;
         let started = Instant::now();
-        analyzer.settings(&self.frame_options(false)).map_err(VideoAnalyzeError::from)?;
+        analyzer.resolve_options(&self.frame_options(false)).map_err(VideoAnalyzeError::from)?;
         let (index, file) = frames::index(decoder.clone(), file).await.map_err(VideoAnalyzeError::from)?;
         let mut plan = Plan::new(&index, options, resume.map(|resume| resume.after_us))?;
-        parts.opened(&index).await?;
+        parts.on_open(&index).await?;
         let indexing = started.elapsed();
 
-        // The process for the frames starts later, so nothing large is held during this wait.
+        // The process that decodes frames starts later, so this wait holds no large memory.
         let (memory, deadline) = (analyzer.memory(), analyzer.engine().deadline());
         let bytes = decoder.memory_bytes(&index);
         let reserved = memory.decoders.acquire(bytes, priority, deadline).await;
         let _decoder = reserved.map_err(VideoAnalyzeError::from)?;
         let concurrency = std::thread::available_parallelism().map_or(1, usize::from) + 1;
         let frame_bytes = u64::from(index.width) * u64::from(index.height) * 3;
-        let bytes = frame_bytes * (concurrency + frames::BUFFERS) as u64 + plan.bytes();
+        let bytes = frame_bytes * (concurrency + frames::BUFFERS) as u64 + plan.memory_bytes();
         let reserved = memory.images.acquire(bytes, priority, deadline).await;
         let _memory = reserved.map_err(VideoAnalyzeError::from)?;
 
         let source = Source { decoder: decoder.clone(), file: Arc::new(file), index: Arc::new(index) };
-        let numbers = resume.map_or(0, |resume| resume.tracks);
+        let last_track = resume.map_or(0, |resume| resume.tracks);
         let mut run = Run {
             video: self,
             frame_options: self.frame_options(plan.is_dense),
             concurrency,
-            tracks: TrackCollector::new(self, numbers),
+            tracks: TrackCollector::new(self, last_track),
             boundaries: Boundaries::default(),
             count: resume.map_or(0, |resume| resume.frames),
             last_us: None,
         };
-        let mut state = ReadState { any: resume.is_some(), ..ReadState::default() };
+        let mut state = ReadState { has_frames: resume.is_some(), ..ReadState::default() };
         let after_us = plan.after_us();
         while let Some(planned) = plan.next() {
             let steps = match planned {
                 Planned::Steps(steps) => steps,
                 Planned::Block(blocks, block) => {
-                    run.first_look(&source, blocks, &block, after_us, &mut state).await?
+                    run.first_pass(&source, blocks, &block, after_us, &mut state).await?
                 }
             };
-            let can_continue = !state.ended;
+            let can_continue = !state.has_ended;
             state = run.analyze(&source, steps, state, parts).await?;
-            if state.ended || !can_continue {
+            if state.has_ended || !can_continue {
                 break;
             }
         }
@@ -222,27 +223,27 @@ impl VideoAnalyzer<'_> {
     }
 
     /// Returns the minimum score of a face that can start a track.
-    fn high_score(&self) -> f32 {
+    fn min_start_score(&self) -> f32 {
         let default = || self.analyzer.engine().detector().min_score.max(MIN_SCORE_FLOOR);
         self.options.min_score.unwrap_or_else(default)
     }
 
-    /// Returns the minimum score of a face that can continue a track: half of that of a face that
-    /// can start one. See [`tracking::Config`] for the difference from ByteTrack.
-    fn low_score(&self) -> f32 {
-        (self.high_score() / 2.0).max(MIN_SCORE_FLOOR)
+    /// Returns the minimum score of a face that can continue a track: half of the minimum score for
+    /// a start. See [`tracking::Config`] for the difference from ByteTrack.
+    fn min_continue_score(&self) -> f32 {
+        (self.min_start_score() / 2.0).max(MIN_SCORE_FLOOR)
     }
 
-    /// Returns the options for the frames. If frames are `dense`, faces are embedded only if they
+    /// Returns the options for the frames. If `is_dense` is `true`, faces are embedded only if they
     /// become best shots, so their crops are needed.
-    fn frame_options(&self, dense: bool) -> AnalyzeOptions {
+    fn frame_options(&self, is_dense: bool) -> AnalyzeOptions {
         AnalyzeOptions {
             // A face with a low score can continue a track.
-            min_score: Some(if dense { self.low_score() } else { self.high_score() }),
+            min_score: Some(if is_dense { self.min_continue_score() } else { self.min_start_score() }),
             max_faces: Some(MAX_FRAME_FACES),
-            embeddings: !dense,
+            embeddings: !is_dense,
             passed_only: true,
-            chips: dense || self.options.images,
+            chips: is_dense || self.options.images,
             quality_profile: self.options.quality_profile,
             rotate: self.options.rotate,
             passes: Some(self.options.passes),
@@ -257,15 +258,15 @@ impl VideoAnalyzer<'_> {
         (faces, rotation): (Vec<AnalyzedFace>, u32),
     ) -> Result<Vec<FrameFace>, VideoAnalyzeError> {
         if !self.options.images || faces.is_empty() {
-            return Ok(faces.into_iter().map(|face| FrameFace { face, cut: None }).collect());
+            return Ok(faces.into_iter().map(|face| FrameFace { face, crop: None }).collect());
         }
-        let (frame, high_score) = (frame.clone(), self.high_score());
+        let (frame, high_score) = (frame.clone(), self.min_start_score());
         let cut = move || {
             let boxes: Vec<Rect> = faces.iter().map(|face| face.detection.bbox).collect();
             let frame_face = |(at, face): (usize, AnalyzedFace)| {
                 let may_be_best = face.quality.is_some() && face.detection.det_score >= high_score;
-                let cut = may_be_best.then(|| Cut::new(&frame, &boxes, at, rotation));
-                FrameFace { face, cut }
+                let crop = may_be_best.then(|| ShotCrop::new(&frame, &boxes, at, rotation));
+                FrameFace { face, crop }
             };
             faces.into_iter().enumerate().map(frame_face).collect()
         };
@@ -273,8 +274,8 @@ impl VideoAnalyzer<'_> {
     }
 }
 
-/// Returns the number of the person of each appearance, from 1; `None` if there is no embedding.
-/// `match_threshold` is that of the analysis.
+/// Returns the number of the person of each appearance, from 1, or `None` without an embedding.
+/// `match_threshold` is the threshold of the analysis.
 ///
 /// # Errors
 /// Fails with [`VideoAnalyzeError::TooManyTracks`].
@@ -285,7 +286,8 @@ pub(crate) async fn number_people(
 ) -> Result<Vec<Option<u32>>, VideoAnalyzeError> {
     let model = analyzer.engine().embedder();
     // Groups of tracks need a higher threshold: one wrong link joins all tracks of two people.
-    let threshold = default_threshold(match_threshold.unwrap_or(model.match_threshold), model.cluster_margin);
+    let threshold =
+        default_merge_threshold(match_threshold.unwrap_or(model.match_threshold), model.cluster_margin);
     // This can take seconds, so it runs on the thread pool.
     let number = move || tracking::people::number_people(&appearances, threshold);
     let numbered = analyzer.cpu().run(number).await?;
@@ -302,16 +304,16 @@ struct CollectedTracks<'a> {
 impl VideoParts for CollectedTracks<'_> {
     type Error = VideoAnalyzeError;
 
-    async fn opened(&mut self, index: &Index) -> Result<(), VideoAnalyzeError> {
-        self.progress.opened(index);
+    async fn on_open(&mut self, index: &Index) -> Result<(), VideoAnalyzeError> {
+        self.progress.on_open(index);
         Ok(())
     }
 
-    fn frame(&mut self, frame: FrameFaces<'_>) {
-        self.progress.frame(frame);
+    fn on_frame(&mut self, frame: FrameFaces<'_>) {
+        self.progress.on_frame(frame);
     }
 
-    async fn part(&mut self, part: VideoPart) -> Result<(), VideoAnalyzeError> {
+    async fn on_part(&mut self, part: VideoPart) -> Result<(), VideoAnalyzeError> {
         self.tracks.extend(part.tracks);
         Ok(())
     }
@@ -331,8 +333,8 @@ pub enum VideoAnalyzeError {
     TooManyTracks,
 }
 
-impl From<Exhausted> for VideoAnalyzeError {
-    fn from(error: Exhausted) -> Self {
+impl From<BudgetExhausted> for VideoAnalyzeError {
+    fn from(error: BudgetExhausted) -> Self {
         Self::Analyze(error.into())
     }
 }
@@ -381,7 +383,7 @@ pub struct FrameFaces<'a> {
     pub at_us: i64,
     /// Width and height of the frame as a player shows it, in pixels.
     pub size: (u32, u32),
-    /// The faces, best score first. Those with a low score can only continue a track.
+    /// The faces, best score first. Faces with a low score can only continue a track.
     pub faces: &'a [FrameFace],
 }
 
@@ -389,8 +391,8 @@ pub struct FrameFaces<'a> {
 pub struct FrameFace {
     /// The face, in pixels of the frame as a player shows it.
     pub face: AnalyzedFace,
-    /// What may be stored of it.
-    cut: Option<Cut>,
+    /// The crop, if the face may become a best shot and is to be stored.
+    crop: Option<ShotCrop>,
 }
 
 #[derive(Clone, Debug)]
@@ -400,14 +402,14 @@ pub struct VideoAnalysis {
     pub frames: u64,
     /// Time of the last frame that was analysed; `None` if there was none.
     pub last_us: Option<i64>,
-    /// Longest time, in microseconds, by which a face is visible before the start of its track or
-    /// after its end. `None` if the distance between analysed frames has no limit.
+    /// Maximum time, in microseconds, for which a face can be visible before the start or after the
+    /// end of its track. `None` if the distance between analysed frames has no limit.
     pub tolerance_us: Option<i64>,
     /// The tracks in order of their start.
     pub tracks: Vec<VideoTrack>,
     /// Number of people, without tracks of unknown people.
     pub people: u32,
-    /// Why the video ended early or lacks frames.
+    /// The reason why the video ended early or lacks frames.
     pub damage: Option<Damage>,
     /// Time until the keyframes were known.
     pub indexing: Duration,
@@ -428,8 +430,8 @@ pub struct VideoTrack {
     pub ended_us: i64,
     /// Number of frames with the face.
     pub samples: u32,
-    /// The boxes in pixels of the frame as a player shows it, in order of time. Of a long track,
-    /// boxes that follow from their neighbours are left out.
+    /// The boxes in pixels of the frame as a player shows it, in order of time. In a long track,
+    /// boxes that can be computed from their neighbours are omitted.
     pub boxes: Vec<TimedBox>,
     /// The best shots, best quality first.
     pub faces: Vec<TrackFace>,
@@ -453,12 +455,12 @@ pub struct TrackFace {
     /// The face, in pixels of the frame as a player shows it. It has a quality report, and an
     /// embedding if it meets the quality profile.
     pub face: AnalyzedFace,
-    /// What is stored of the face, if it was requested.
+    /// The images to store, if they were requested.
     pub images: Option<ShotImages>,
 }
 
 /// The images of a best shot. Other faces in them are covered, so that the erasure of one person
-/// does not concern the images of another.
+/// does not affect the images of another.
 #[derive(Clone, Debug)]
 pub struct ShotImages {
     /// The aligned face, 112x112 pixels.
@@ -467,16 +469,16 @@ pub struct ShotImages {
     pub crop: Arc<Frame>,
 }
 
-/// What an analysis in parts read of the file. How the record of a stored video ends is a
+/// The result of an analysis in parts. The end of the record of a stored video is a
 /// [`store::videos::VideoEnd`].
 #[derive(Clone, Debug)]
 pub struct VideoSummary {
     pub index: Index,
-    /// Number of frames that were analysed, those before a resumption included.
+    /// Number of frames that were analysed, including frames before a resumption.
     pub frames: u64,
     /// Time of the last frame that was analysed; `None` if there was none.
     pub last_us: Option<i64>,
-    /// Why the video ended early or lacks frames.
+    /// The reason why the video ended early or lacks frames.
     pub damage: Option<Damage>,
     /// Time until the keyframes were known.
     pub indexing: Duration,
@@ -488,21 +490,21 @@ const CROP_SIDE: u32 = 256;
 /// Margin around other faces that is covered, as a fraction of the larger side of their box.
 const COVER_MARGIN: f32 = 0.3;
 
-/// What was cut out of a frame for a face that may become a best shot.
+/// The crop of a face that may become a best shot.
 #[derive(Debug)]
-struct Cut {
+struct ShotCrop {
     crop: Arc<Frame>,
     /// The boxes of the other faces of the frame.
     others: Vec<Rect>,
 }
 
-impl Cut {
-    /// Cuts the face `at` out of a frame with these faces. `rotation` is the clockwise rotation of
-    /// the frame in degrees that makes them upright.
+impl ShotCrop {
+    /// Cuts face number `at` out of a frame with these faces. `rotation` is the clockwise rotation
+    /// of the frame in degrees that makes them upright.
     fn new(frame: &Frame, faces: &[Rect], at: usize, rotation: u32) -> Self {
         let others: Vec<Rect> =
             faces.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, bbox)| *bbox).collect();
-        let crop = face_crop_alone(frame, &faces[at], CROP_MARGIN, &others, COVER_MARGIN);
+        let crop = face_crop_covering_others(frame, &faces[at], CROP_MARGIN, &others, COVER_MARGIN);
         let crop = thumbnail(&crop, CROP_SIDE);
         Self { crop: Arc::new(if rotation == 0 { crop } else { rotate(&crop, rotation) }), others }
     }

@@ -16,19 +16,19 @@ use uuid::Uuid;
 
 /// Maximum number of rows of one query of [`Videos::reconcile`].
 const CHUNK: i64 = 1_000;
-/// The limit of jobs that one call cancels. A video has one job.
-const ALL_JOBS: i64 = 1_000;
+/// Maximum number of jobs that one call cancels. A video has one job.
+const MAX_JOBS: i64 = 1_000;
 
-/// How long the file of a failed video is kept, so that the video can be read again.
-const KEEP_FAILED: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Time for which the file of a failed video is kept, so that the video can be read again.
+const FAILED_FILE_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Added {
+pub enum AddOutcome {
     New(Uuid),
     /// The collection has a video of the same file, or a live video of the same address.
     Existing(Uuid),
     /// A limit of the collection is reached. Nothing was added.
-    TooMany,
+    LimitReached,
 }
 
 #[derive(Clone, Debug)]
@@ -63,12 +63,12 @@ impl Videos {
         self.limits
     }
 
-    /// Returns whether a file of `bytes` bytes can be added to a collection. The caller has not
+    /// Returns `true` if a file of `bytes` bytes can be added to a collection. The caller has not
     /// sent it yet, so [`Self::add`] checks again.
     ///
     /// # Errors
     /// Fails with `StoreError::DiskFull` if the disk is full, and if the store fails.
-    pub async fn has_room(&self, collection: Uuid, bytes: u64) -> Result<bool, ChangeError> {
+    pub async fn has_capacity(&self, collection: Uuid, bytes: u64) -> Result<bool, ChangeError> {
         self.blobs.check_space()?;
         let waiting = retried("waiting_in_collection", || async {
             let mut tx = self.store.begin().await?;
@@ -80,7 +80,7 @@ impl Videos {
         Ok(videos < self.limits.videos && stored.saturating_add(bytes) <= self.limits.bytes)
     }
 
-    /// Returns whether the collection exceeds a limit. Call it after a video was inserted.
+    /// Returns `true` if the collection exceeds a limit. Call it after a video was inserted.
     async fn is_over_limit(&self, tx: &mut Tx, collection: Uuid) -> Result<bool, StoreError> {
         let waiting = self.store.videos().waiting_in_collection(tx.conn(), collection).await?;
         Ok(waiting.videos > self.limits.videos || waiting.bytes > self.limits.bytes)
@@ -101,7 +101,7 @@ impl Videos {
         collection: Uuid,
         upload: &Upload,
         request: VideoRequest,
-    ) -> Result<Added, ChangeError> {
+    ) -> Result<AddOutcome, ChangeError> {
         let video = NewVideo {
             collection,
             sha256: Some(upload.sha256),
@@ -117,29 +117,30 @@ impl Videos {
             self.store.suppressions().lock(tx.conn(), collection, false).await?;
             if self.store.suppressions().suppresses_video(&mut *tx.conn(), collection, &upload.sha256).await?
             {
-                let erased = "the video was erased and must not be stored again";
-                return Err(StoreError::Conflict(erased.into()).into());
+                let reason = "the video was erased and must not be stored again";
+                return Err(StoreError::Conflict(reason.into()).into());
             }
             let id = match self.store.videos().insert(tx.conn(), &video).await? {
                 Ok(id) => id,
                 Err(existing) => {
-                    // It records that the file was found again.
+                    // The insertion recorded that the file was found again.
                     tx.commit().await?;
-                    return Ok(Added::Existing(existing));
+                    return Ok(AddOutcome::Existing(existing));
                 }
             };
             if self.is_over_limit(&mut tx, collection).await? {
-                return Ok(Added::TooMany);
+                return Ok(AddOutcome::LimitReached);
             }
-            self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.scan(collection)]).await?;
+            self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.scan_job(collection)]).await?;
             // An upload of the same bytes that has just ended may be deleting the blob.
-            let missing = self.store.blobs().keep(tx.conn(), std::slice::from_ref(&upload.key)).await?;
+            let missing =
+                self.store.blobs().prevent_deletion(tx.conn(), std::slice::from_ref(&upload.key)).await?;
             if !missing.is_empty() && !self.blobs.exists(&upload.key).await? {
-                let conflict = "the same video was deleted at the same time; send it again";
-                return Err(StoreError::Conflict(conflict.into()).into());
+                let reason = "the same video was deleted at the same time; send it again";
+                return Err(StoreError::Conflict(reason.into()).into());
             }
             tx.commit().await?;
-            Ok(Added::New(id))
+            Ok(AddOutcome::New(id))
         })
         .await
     }
@@ -154,7 +155,7 @@ impl Videos {
         collection: Uuid,
         address: &Url,
         request: VideoRequest,
-    ) -> Result<Added, ChangeError> {
+    ) -> Result<AddOutcome, ChangeError> {
         let video = NewVideo {
             collection,
             sha256: None,
@@ -168,18 +169,20 @@ impl Videos {
             let mut tx = self.store.begin().await?;
             let store = &self.store;
             store.videos().lock_waiting(tx.conn(), collection).await?;
-            if let Some(live) = store.videos().of_address(tx.conn(), collection, address.as_str()).await? {
-                return Ok(Added::Existing(live));
+            if let Some(live) =
+                store.videos().find_by_address(tx.conn(), collection, address.as_str()).await?
+            {
+                return Ok(AddOutcome::Existing(live));
             }
             let id = match store.videos().insert(tx.conn(), &video).await? {
                 Ok(id) | Err(id) => id,
             };
             if self.is_over_limit(&mut tx, collection).await? {
-                return Ok(Added::TooMany);
+                return Ok(AddOutcome::LimitReached);
             }
-            self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.fetch(collection)]).await?;
+            self.queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.fetch_job(collection)]).await?;
             tx.commit().await?;
-            Ok(Added::New(id))
+            Ok(AddOutcome::New(id))
         })
         .await
     }
@@ -202,10 +205,10 @@ impl Videos {
             let from = [VideoState::Queued, VideoState::Running];
             store.videos().set_state(tx.conn(), id, &from, VideoState::Paused).await?;
             if !self.queue.groups().is_live(tx.conn(), id).await? {
-                // Nobody could resume it: the file is where the scan runs.
-                let scanned =
+                // The video could not be resumed, because only the scan can access the file.
+                let reason =
                     "a scan of local files reads the video; interrupt that command to continue later";
-                return Err(StoreError::Conflict(scanned.into()).into());
+                return Err(StoreError::Conflict(reason.into()).into());
             }
             tx.commit().await?;
             Ok(store.videos().get(id).await?)
@@ -228,7 +231,7 @@ impl Videos {
         .await
     }
 
-    /// Cancels a video. What is stored of it remains. Its reader stops within a second.
+    /// Cancels a video. Its stored parts remain. Its reader stops within a second.
     ///
     /// # Errors
     /// Fails with `StoreError::Conflict`, which contains the state, if it has ended.
@@ -236,8 +239,8 @@ impl Videos {
         let collection = store.videos().get(id).await?.collection_id;
         let unused = retried("cancel_video", || async {
             let mut tx = store.begin().await?;
-            self.queue.groups().cancel(tx.conn(), id, ALL_JOBS).await?;
-            // An erasure finds the video ended, or this transaction finds what was erased.
+            self.queue.groups().cancel(tx.conn(), id, MAX_JOBS).await?;
+            // The lock orders this transaction and erasures, so that none of them misses a change.
             store.suppressions().lock(tx.conn(), collection, false).await?;
             let end = video_end(VideoState::Cancelled, Reason::Cancelled, None);
             let unused = store.videos().end(tx.conn(), id, end).await?;
@@ -258,8 +261,8 @@ impl Videos {
     ///
     /// # Errors
     /// Fails with `StoreError::Conflict` if it did not fail, if its file is neither kept nor at an
-    /// address that a caller named, or if the collection has another video of the file. Returns
-    /// `None` if too many of its videos wait.
+    /// address from a caller, or if the collection has another video of the file. Returns `None` if
+    /// too many of its videos wait.
     pub async fn retry(&self, store: &Store, id: Uuid) -> Result<Option<Video>, ChangeError> {
         retried("retry_video", || async {
             let video = store.videos().get(id).await?;
@@ -267,8 +270,8 @@ impl Videos {
             store.videos().lock_waiting(tx.conn(), video.collection_id).await?;
             let job = VideoJob { video_id: id };
             let job = match video.source_key {
-                Some(_) => job.scan(video.collection_id),
-                None => job.fetch(video.collection_id),
+                Some(_) => job.scan_job(video.collection_id),
+                None => job.fetch_job(video.collection_id),
             };
             self.queue.enqueue(tx.conn(), &[job]).await?;
             store.videos().requeue(tx.conn(), id).await?;
@@ -284,7 +287,7 @@ impl Videos {
 
     /// Deletes the files of videos that failed a week ago. Returns their number.
     async fn delete_failed_files(&self) -> Result<u64, ChangeError> {
-        let before = OffsetDateTime::now_utc() - KEEP_FAILED;
+        let before = OffsetDateTime::now_utc() - FAILED_FILE_RETENTION;
         let mut tx = self.store.begin().await?;
         let unused = self.store.videos().delete_failed_files(tx.conn(), before, CHUNK).await?;
         tx.commit().await?;
@@ -293,18 +296,19 @@ impl Videos {
     }
 
     /// Deletes a video with its tracks, frames and faces in the caller's transaction. Returns the
-    /// blobs to delete after the commit. `store` is limited to what the caller may delete.
+    /// blobs to delete after the commit. `store` is limited to the rows that the caller may delete.
     ///
     /// # Errors
     /// Fails with `StoreError::NotFound` if it does not exist.
     pub async fn delete(&self, tx: &mut Tx, store: &Store, id: Uuid) -> Result<Vec<String>, ChangeError> {
-        self.queue.groups().cancel(tx.conn(), id, ALL_JOBS).await?;
+        self.queue.groups().cancel(tx.conn(), id, MAX_JOBS).await?;
         Ok(store.videos().delete(tx.conn(), id).await?)
     }
 
-    /// Ends live videos whose job the queue discarded, because its worker ended in every attempt,
-    /// cancels the jobs of paused videos that have ended or were deleted, and deletes the files of
-    /// videos that failed long ago. Returns the number of repairs. Call it periodically.
+    /// Repairs videos and returns the number of repairs. Call it periodically. Ends live videos
+    /// whose job the queue discarded, because its worker ended in every attempt. Cancels the jobs
+    /// of paused videos that have ended or were deleted. Deletes the files of videos that failed
+    /// long ago.
     ///
     /// # Errors
     /// Fails if the store or the queue fails. Earlier repairs are kept.
@@ -337,11 +341,11 @@ impl Videos {
             drop(tx);
             let Some(last) = held.last() else { return Ok(cancelled) };
             after = *last;
-            let live = self.store.videos().live_among(&held).await?;
+            let live = self.store.videos().filter_live(&held).await?;
             // Only a retry makes an ended video live again, and it then gets a new job.
             for id in held.into_iter().filter(|id| !live.contains(id)) {
                 let mut tx = self.store.begin().await?;
-                cancelled += self.queue.groups().cancel(tx.conn(), id, ALL_JOBS).await?;
+                cancelled += self.queue.groups().cancel(tx.conn(), id, MAX_JOBS).await?;
                 tx.commit().await?;
             }
         }
@@ -353,7 +357,7 @@ impl Videos {
             video => video?.collection_id,
         };
         let mut tx = self.store.begin().await?;
-        // The job and the state change in one transaction, under the lock that this call takes.
+        // This call locks the job, whose end changes the state in the same transaction.
         self.queue.groups().is_held(tx.conn(), id).await?;
         if self.queue.groups().is_live(tx.conn(), id).await? {
             return Ok(false);
@@ -361,9 +365,9 @@ impl Videos {
         self.store.suppressions().lock(tx.conn(), collection, false).await?;
         let detail = "in every attempt, the worker ended or the handler panicked";
         let end = video_end(VideoState::Failed, Reason::JobDiscarded, Some(detail));
-        let end = VideoEnd { keeps_file: true, ..end };
+        let end = VideoEnd { keep_file: true, ..end };
         match self.store.videos().end(tx.conn(), id, end).await {
-            // It ended or was deleted in the meantime.
+            // The video ended or was deleted in the meantime.
             Err(StoreError::Conflict(_) | StoreError::NotFound { .. }) => return Ok(false),
             ended => self.store.blobs().record_deletions(tx.conn(), ended?).await?,
         };

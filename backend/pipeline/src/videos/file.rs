@@ -2,7 +2,7 @@
 //! one file, or the files of a playlist.
 //!
 //! If a crawl found the video, the crawl's rules apply to each request, as they do to images. For
-//! an address that a caller named, and the files of its playlist, the guard and the host's delay
+//! an address from a caller, and the files of its playlist, only the guard and the host's delay
 //! apply.
 use crate::crawls::context::{Area, Context, CrawlView, FetchPolicy, NOT_MODIFIED};
 use crate::crawls::job_error::JobError;
@@ -28,7 +28,7 @@ use uuid::Uuid;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CopyError {
     #[error("the uploaded file is gone")]
-    Gone,
+    FileMissing,
     #[error("the address, or that of a page with the video, was erased and is suppressed")]
     Suppressed,
     #[error("the content at the address is not a video in an accepted container")]
@@ -57,7 +57,7 @@ impl CopyError {
     /// Returns the reason that users see, and whether another attempt can succeed.
     pub(crate) fn reason(&self) -> (Reason, bool) {
         match self {
-            Self::Gone | Self::Changed => (Reason::Unreadable, false),
+            Self::FileMissing | Self::Changed => (Reason::Unreadable, false),
             Self::Suppressed => (Reason::SuppressedUrl, false),
             Self::NotAVideo | Self::Playlist(PlaylistError::Invalid) => (Reason::NotAVideo, false),
             Self::NotModified(_) => (Reason::NotModified, false),
@@ -83,12 +83,12 @@ pub(crate) async fn copy(
     video: &Video,
 ) -> Result<VideoFile, CopyError> {
     let (Some(key), Some(sha256)) = (&video.source_key, sha256_of(video)) else {
-        return Err(CopyError::Gone);
+        return Err(CopyError::FileMissing);
     };
     let stored = video.bytes.map_or(0, |bytes| u64::try_from(bytes).unwrap_or(0));
     folder.check_space(stored)?;
-    let mut spool = create(context, folder).await?;
-    let bytes = context.faces.blobs.read_into(key, &mut spool.file).await?.ok_or(CopyError::Gone)?;
+    let mut spool = create_spool(context, folder).await?;
+    let bytes = context.faces.blobs.read_into(key, &mut spool.file).await?.ok_or(CopyError::FileMissing)?;
     Ok(VideoFile { file: spool.file.into_std().await, sha256, bytes })
 }
 
@@ -102,10 +102,10 @@ pub(crate) async fn fetch(
     video: &Video,
     address: &Url,
 ) -> Result<VideoFile, CopyError> {
-    let mut spool = create(context, folder).await?;
+    let mut spool = create_spool(context, folder).await?;
     fetch_address(context, video, address, &mut spool).await?;
     let file = spool.finish().await?;
-    // The stored parts are those of another file.
+    // The stored parts belong to another file.
     if video.checkpoint_us.is_some() && sha256_of(video) != Some(file.sha256) {
         return Err(CopyError::Changed);
     }
@@ -116,7 +116,7 @@ fn sha256_of(video: &Video) -> Option<[u8; 32]> {
     video.sha256.as_deref().and_then(|sha256| sha256.try_into().ok())
 }
 
-async fn create(context: &Context, folder: &SpoolFolder) -> Result<Spool, CopyError> {
+async fn create_spool(context: &Context, folder: &SpoolFolder) -> Result<Spool, CopyError> {
     let (limit, _) = context.fetcher.video_limits();
     Spool::create(folder, limit as u64).await
 }
@@ -140,9 +140,9 @@ impl Spool {
         Ok(Self { file, hasher: Sha256::new(), bytes: 0, limit, folder: folder.clone() })
     }
 
-    /// Fails if the copy would be longer than the limit.
+    /// Appends a piece. Fails if the copy would be longer than the limit.
     pub(crate) async fn write(&mut self, piece: &[u8]) -> Result<(), CopyError> {
-        self.folder.wrote(self.bytes, piece.len() as u64)?;
+        self.folder.check_after_write(self.bytes, piece.len() as u64)?;
         self.bytes += piece.len() as u64;
         if self.bytes > self.limit {
             let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
@@ -168,7 +168,7 @@ impl Spool {
 }
 
 /// Number of bytes that suffice to recognise a video or a playlist.
-const HEAD: usize = 200;
+const HEAD_BYTES: usize = 200;
 
 pub(crate) async fn fetch_address(
     context: &Context,
@@ -177,7 +177,7 @@ pub(crate) async fn fetch_address(
     spool: &mut Spool,
 ) -> Result<(), CopyError> {
     let view = match video.crawl_id {
-        Some(crawl) => Some(context.running(crawl).await.map_err(CopyError::Crawl)?),
+        Some(crawl) => Some(context.running_crawl(crawl).await.map_err(CopyError::Crawl)?),
         None => None,
     };
     let (_, limit) = context.fetcher.video_limits();
@@ -199,9 +199,9 @@ pub(crate) async fn fetch_address(
     source.record_response(address, &download.head).await?;
     let head = read_head(&mut download).await?;
     if hls::is_playlist(&head) {
-        let text = rest_of_playlist(head, download).await?;
+        let text = read_rest_of_playlist(head, download).await?;
         let copy = source.copy_playlist(text, final_url, spool);
-        return timeout_at(source.deadline, copy).await.map_err(|_| playlist_too_slow())?;
+        return timeout_at(source.deadline, copy).await.map_err(|_| playlist_timeout())?;
     }
     // A page or an image is not read to its end.
     if !begins_like_video(&head) {
@@ -221,10 +221,10 @@ pub(crate) async fn check_allowed(context: &Context, video: &Video) -> Result<()
     }
 }
 
-/// Returns the first pieces of a file: at least [`HEAD`] bytes, or the whole file.
+/// Returns the first pieces of a file: at least [`HEAD_BYTES`] bytes, or the whole file.
 async fn read_head(download: &mut Download) -> Result<BytesMut, CopyError> {
     let mut head = BytesMut::new();
-    while head.len() < HEAD
+    while head.len() < HEAD_BYTES
         && let Some(piece) = download.chunk().await?
     {
         head.extend_from_slice(&piece);
@@ -236,7 +236,7 @@ fn begins_like_video(head: &[u8]) -> bool {
     vision::Format::sniff(head).is_none() && video::is_video(head)
 }
 
-async fn rest_of_playlist(head: BytesMut, mut download: Download) -> Result<Bytes, CopyError> {
+async fn read_rest_of_playlist(head: BytesMut, mut download: Download) -> Result<Bytes, CopyError> {
     let mut text = head;
     while let Some(piece) = download.chunk().await? {
         if text.len() + piece.len() > hls::MAX_BYTES {
@@ -257,15 +257,15 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Writes the files of a playlist, one after the other. `text` is that of the playlist at
-    /// `address`, which lists variants or files.
+    /// Writes the files of a playlist, one after the other. `text` is the playlist at `address`,
+    /// which lists variants or files.
     async fn copy_playlist(&self, text: Bytes, address: Url, spool: &mut Spool) -> Result<(), CopyError> {
-        let files = match parse(text, address).await? {
+        let files = match parse_playlist(text, address).await? {
             Playlist::Files(files) => files,
             Playlist::Variant(url) => {
                 let request = Request::new(url, Kind::Playlist);
                 let (text, address) = self.fetch_playlist(request).await?;
-                match parse(text, address).await? {
+                match parse_playlist(text, address).await? {
                     Playlist::Files(files) => files,
                     Playlist::Variant(_) => return Err(hls::PlaylistError::Invalid.into()),
                 }
@@ -314,7 +314,7 @@ impl Source<'_> {
 
     fn check_directives(&self, tags: &[String]) -> Result<(), CopyError> {
         let tags = tags.iter().map(String::as_str);
-        match Directives::parse(tags, self.context.fetcher.agent()).images_denied() {
+        match Directives::parse(tags, self.context.fetcher.agent()).image_denial() {
             Some(reason) if self.view.as_ref().is_some_and(|view| view.options.respect_robots) => {
                 Err(CopyError::Denied(reason))
             }
@@ -362,39 +362,41 @@ impl Source<'_> {
                 queue::outside_slot(tokio::time::sleep(wait)).await;
                 Ok(())
             }
-            // The run counts as an attempt: the time limit does not suffice for this host.
-            CopyError::Fetch(FetchError::Postponed(_)) => Err(playlist_too_slow().into()),
+            // The time limit is too short for this host, so the run counts as an attempt.
+            CopyError::Fetch(FetchError::Postponed(_)) => Err(playlist_timeout().into()),
             error => Err(error),
         }
     }
 
     async fn check_pages(&self) -> Result<(), CopyError> {
         let (store, Video { id, collection_id, .. }) = (&self.context.store, self.video);
-        let suppressed = retried("suppresses_pages_of_video", || {
+        let is_suppressed = retried("suppresses_pages_of_video", || {
             store.suppressions().suppresses_pages_of_video(store.pool(), *collection_id, *id)
         });
-        if suppressed.await? { Err(CopyError::Suppressed) } else { Ok(()) }
+        if is_suppressed.await? { Err(CopyError::Suppressed) } else { Ok(()) }
     }
 
     async fn check_allowed(&self, address: &str) -> Result<(), CopyError> {
         let store = &self.context.store;
-        let suppressed = retried("suppresses_address", || async {
+        let is_suppressed = retried("suppresses_address", || async {
             let mut tx = store.begin().await?;
             store.suppressions().suppresses_address(tx.conn(), self.video.collection_id, address).await
         });
-        if suppressed.await? { Err(CopyError::Suppressed) } else { Ok(()) }
+        if is_suppressed.await? { Err(CopyError::Suppressed) } else { Ok(()) }
     }
 
     /// Returns the stored video of this address, if the crawl sends conditional requests. A part of
     /// the video itself may be stored already, so a repeated attempt fetches the file.
     async fn stored_video(&self, address: &Url) -> Result<Option<KnownVideo>, CopyError> {
-        let conditional = self.view.as_ref().is_some_and(|view| view.options.revalidate);
-        if !conditional || self.video.checkpoint_us.is_some() {
+        let is_conditional = self.view.as_ref().is_some_and(|view| view.options.revalidate);
+        if !is_conditional || self.video.checkpoint_us.is_some() {
             return Ok(None);
         }
         let (store, Video { id, collection_id, .. }) = (&self.context.store, self.video);
-        Ok(retried("known_video", || store.crawled_videos().known(*collection_id, address.as_str(), *id))
-            .await?)
+        Ok(retried("known_video", || {
+            store.crawled_videos().find_known(*collection_id, address.as_str(), *id)
+        })
+        .await?)
     }
 
     /// Records the address after redirects, or the validators if there was no redirect. The check
@@ -410,7 +412,7 @@ impl Source<'_> {
         if head.url == *address && validators.is_none() {
             return Ok(());
         }
-        let allowed = retried("record_video_response", || async {
+        let is_allowed = retried("record_video_response", || async {
             let mut tx = store.begin().await?;
             match &validators {
                 _ if head.url != *address => {
@@ -422,7 +424,7 @@ impl Source<'_> {
                     {
                         return Ok(false);
                     }
-                    store.crawled_videos().record_moved(tx.conn(), id, head.url.as_str()).await?;
+                    store.crawled_videos().record_redirect(tx.conn(), id, head.url.as_str()).await?;
                 }
                 Some(Validators { etag, last_modified, .. }) => {
                     let (etag, last_modified) = (etag.as_deref(), last_modified.as_deref());
@@ -433,17 +435,17 @@ impl Source<'_> {
             tx.commit().await?;
             Ok::<_, StoreError>(true)
         });
-        if allowed.await? { Ok(()) } else { Err(CopyError::Suppressed) }
+        if is_allowed.await? { Ok(()) } else { Err(CopyError::Suppressed) }
     }
 }
 
-fn playlist_too_slow() -> FetchError {
+fn playlist_timeout() -> FetchError {
     FetchError::Timeout("the files of the playlist were not complete within the time limit")
 }
 
 /// Parses a playlist on a blocking thread, one at a time: a megabyte of text can become a hundred
 /// megabytes of values.
-async fn parse(text: Bytes, address: Url) -> Result<Playlist, CopyError> {
+async fn parse_playlist(text: Bytes, address: Url) -> Result<Playlist, CopyError> {
     static PERMIT: Semaphore = Semaphore::const_new(1);
     let permit = PERMIT.acquire().await;
     let parsed = tokio::task::spawn_blocking(move || {

@@ -1,15 +1,15 @@
 //! Handles `fetch_video` and `scan_video`. The first one fetches the file from its address and
-//! stores it, so that a slow host does not occupy the place where videos are decoded. The second
-//! one copies the stored file and reads it with `store`, which continues after the last part that
-//! is stored. A crawl that found videos ends after the last of them.
+//! stores it, so that a slow host does not occupy a slot for decoding. The second one copies the
+//! stored file and reads it with `store`, which continues after the last part that is stored. A
+//! crawl that found videos ends after the last of them.
 use crate::crawls::closing;
 use crate::crawls::context::Context;
 use crate::crawls::job_error::{DISK_FULL_WAIT, JobError};
 use crate::domain::jobs::VideoJob;
-use crate::domain::{ChangeError, Turn, VideoLimits, discard_blobs, forget_jobs, jobs, video_end};
+use crate::domain::{ChangeError, TimeSlice, VideoLimits, discard_blobs, forget_jobs, jobs, video_end};
 use crate::videos::file;
 use crate::videos::file::CopyError;
-use crate::videos::store::{ReadVideoError, VideoFile, VideoReader, read_video, video_stopped};
+use crate::videos::store::{ReadVideoError, VideoFile, VideoReader, read_video, until_video_stops};
 use crate::{AnalyzeError, IngestError, VideoAnalyzeError};
 use domain::{Reason, VideoState};
 use queue::{ClaimedJob, Handler, NewJob, QueueError, RunEnd};
@@ -23,18 +23,18 @@ use url::Url;
 use uuid::Uuid;
 use video::{Decoder, VideoError};
 
-/// What a worker needs to read videos.
+/// The tools and limits with which a worker reads videos.
 #[derive(Clone, Debug)]
 pub struct VideoTools {
     pub decoder: Decoder,
     /// The folder for copies of files that are being read.
     pub spool: SpoolFolder,
     pub limits: VideoLimits,
-    /// Time after which a video lets one of another collection continue. It continues later.
-    pub turn: Duration,
+    /// Time after which a video is interrupted if a video of another collection waits.
+    pub time_slice: Duration,
 }
 
-/// What a job does with a video.
+/// The step that a job performs for a video.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Fetch,
@@ -47,17 +47,17 @@ pub(crate) struct VideoHandler {
     step: Step,
 }
 
-/// Time until a video is tried again whose crawl is paused, or that waits for its original.
-pub(crate) const LATER: Duration = Duration::from_secs(30);
+/// Wait before a video is tried again if its crawl is paused or if it waits for its original.
+pub(crate) const RETRY_WAIT: Duration = Duration::from_secs(30);
 
-/// Time between two reads of the checkpoint. At most this much of the next part is read twice
-/// when a turn ends.
+/// Time between two reads of the checkpoint. At most this much of the next part is read twice when
+/// a time slice ends.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
 
 #[async_trait::async_trait]
 impl Handler for VideoHandler {
     async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> RunEnd {
-        let id = match jobs::read::<VideoJob>(&job.payload) {
+        let id = match jobs::parse::<VideoJob>(&job.payload) {
             Ok(job) => job.video_id,
             Err(error) => return RunEnd::Discard(error),
         };
@@ -88,7 +88,7 @@ impl VideoHandler {
                 Err(error) => error,
             },
             outcome = self.until_stopped(video.id) => return outcome,
-            () = self.until_turn_ends(job, video), if self.step == Step::Scan => {
+            () = self.until_time_slice_ends(job, video), if self.step == Step::Scan => {
                 return self.postpone(job, video.id, Duration::ZERO).await;
             }
             // The claim is lost or will be released. Snoozing a lost claim is a no-op.
@@ -100,9 +100,9 @@ impl VideoHandler {
     async fn read(&self, job: &ClaimedJob, video: &Video) -> Result<RunEnd, ScanError> {
         let next = VideoJob { video_id: video.id };
         match (self.step, &video.source_key) {
-            (Step::Scan, None) => return self.replace(job, next.fetch(video.collection_id)).await,
+            (Step::Scan, None) => return self.replace_job(job, next.fetch_job(video.collection_id)).await,
             // The file was fetched by an earlier run, and the video has failed and is retried.
-            (Step::Fetch, Some(_)) => return self.replace(job, next.scan(video.collection_id)).await,
+            (Step::Fetch, Some(_)) => return self.replace_job(job, next.scan_job(video.collection_id)).await,
             _ => {}
         }
         if let Some(original) = video.original_id {
@@ -114,9 +114,9 @@ impl VideoHandler {
             return self.fetch(job, video).await;
         }
         if let Some(crawl) = video.crawl_id
-            && let Err(later @ JobError::Later(_)) = self.context.running(crawl).await
+            && let Err(error @ JobError::Snooze(_)) = self.context.running_crawl(crawl).await
         {
-            return Err(CopyError::Crawl(later).into());
+            return Err(CopyError::Crawl(error).into());
         }
         file::check_allowed(&self.context, video).await?;
         let file = file::copy(&self.context, &self.tools.spool, video).await?;
@@ -126,8 +126,8 @@ impl VideoHandler {
         Ok(RunEnd::Settled)
     }
 
-    /// Ends the run if the video of the same file, for which this one waited, is live or completed.
-    /// If that one failed or was deleted, this one is read.
+    /// Ends the run if the original, an earlier video of the same file, is live or completed. If
+    /// the original failed, was cancelled or was deleted, this video is read.
     async fn check_original(&self, id: Uuid, original: Uuid) -> Result<(), ScanError> {
         let store = &self.context.store;
         match retried("video_state", || store.videos().state(original)).await? {
@@ -144,8 +144,8 @@ impl VideoHandler {
         }
     }
 
-    /// Ends the video as a duplicate if `original` is completed. While that one is live, this one
-    /// waits for it, without another download: if that one fails, this one is read.
+    /// Ends the video as a duplicate if `original` is completed. While `original` is live, the
+    /// video waits without another download. If `original` fails, the video is read.
     pub(crate) async fn end_duplicate(
         &self,
         job: &ClaimedJob,
@@ -154,7 +154,7 @@ impl VideoHandler {
         detail: &str,
     ) -> RunEnd {
         let store = &self.context.store;
-        let waits = retried("wait_for_video", || async {
+        let must_wait = retried("wait_for_video", || async {
             let completed = store.videos().state(original).await? == Some(VideoState::Completed);
             if !completed {
                 let mut tx = store.begin().await?;
@@ -163,8 +163,8 @@ impl VideoHandler {
             }
             Ok::<_, StoreError>(!completed)
         });
-        match waits.await {
-            Ok(true) => self.postpone(job, id, LATER).await,
+        match must_wait.await {
+            Ok(true) => self.postpone(job, id, RETRY_WAIT).await,
             Ok(false) => {
                 self.end_failed(job, id, Reason::ExactDuplicate, detail, Some(original), false).await
             }
@@ -182,7 +182,7 @@ impl VideoHandler {
         .await
     }
 
-    /// Lets the video wait again. This run is not counted as an attempt.
+    /// Returns the video to the state `queued`. This run is not counted as an attempt.
     pub(crate) async fn postpone(&self, job: &ClaimedJob, id: Uuid, wait: Duration) -> RunEnd {
         let Context { store, queue, .. } = &*self.context;
         let postponed = retried("postpone_video", || async {
@@ -193,7 +193,7 @@ impl VideoHandler {
             Ok::<_, ChangeError>(tx.commit().await?)
         });
         match postponed.await {
-            // It was paused, cancelled or deleted in the meantime.
+            // The video was paused, cancelled or deleted in the meantime.
             Ok(()) | Err(ChangeError::Store(StoreError::Conflict(_) | StoreError::NotFound { .. })) => {
                 RunEnd::Snooze(wait)
             }
@@ -202,15 +202,15 @@ impl VideoHandler {
         }
     }
 
-    /// Waits until all of this holds: the turn of this video is over, a video of another collection
-    /// waits, and a part has just been stored.
-    async fn until_turn_ends(&self, job: &ClaimedJob, video: &Video) {
-        let turn = Turn::new(&self.context.queue, job, self.tools.turn);
+    /// Waits until these conditions are met: the time slice of this video is over, a video of
+    /// another collection waits, and a part has just been stored.
+    async fn until_time_slice_ends(&self, job: &ClaimedJob, video: &Video) {
+        let time_slice = TimeSlice::new(&self.context.queue, job, self.tools.time_slice);
         let mut stored = video.checkpoint_us;
         loop {
             tokio::time::sleep(CHECKPOINT_INTERVAL).await;
             let Ok(checkpoint) = self.context.store.videos().checkpoint(video.id).await else { continue };
-            if checkpoint > stored && turn.is_over().await {
+            if checkpoint > stored && time_slice.is_over().await {
                 return;
             }
             stored = checkpoint;
@@ -218,7 +218,7 @@ impl VideoHandler {
     }
 
     async fn until_stopped(&self, id: Uuid) -> RunEnd {
-        match video_stopped(&self.context.store, id).await {
+        match until_video_stops(&self.context.store, id).await {
             // The group is held, so the job runs again after the video is resumed.
             Some(VideoState::Paused) => RunEnd::Snooze(Duration::ZERO),
             // If its crawl was cancelled or it was erased, its job is still live.
@@ -239,9 +239,9 @@ pub(crate) enum ScanError {
 }
 
 impl ScanError {
-    fn for_users(&self) -> String {
+    fn user_message(&self) -> String {
         match self {
-            Self::Read(error) => error.for_users(),
+            Self::Read(error) => error.user_message(),
             Self::Copy(error) => error.to_string(),
         }
     }
@@ -255,7 +255,7 @@ impl From<StoreError> for ScanError {
 
 impl VideoHandler {
     pub(crate) async fn handle_error(&self, job: &ClaimedJob, id: Uuid, error: ScanError) -> RunEnd {
-        let (detail, for_users) = (error.to_string(), error.for_users());
+        let (detail, user_message) = (error.to_string(), error.user_message());
         tracing::debug!(video = %id, attempt = job.attempt, ?error, "video error");
         let (mut wait, mut original, mut attempts) = (None, None, job.max_attempts);
         let (reason, is_transient) = match error {
@@ -263,23 +263,23 @@ impl VideoHandler {
             | ScanError::Copy(CopyError::Store(StoreError::DiskFull { .. })) => {
                 return self.postpone(job, id, DISK_FULL_WAIT).await;
             }
-            ScanError::Copy(CopyError::Crawl(JobError::Later(_))) => {
-                return self.postpone(job, id, LATER).await;
+            ScanError::Copy(CopyError::Crawl(JobError::Snooze(_))) => {
+                return self.postpone(job, id, RETRY_WAIT).await;
             }
             // The crawl has ended, and its videos are cancelled with it.
-            ScanError::Copy(CopyError::Crawl(JobError::Gone)) => return RunEnd::Done,
+            ScanError::Copy(CopyError::Crawl(JobError::CrawlEnded)) => return RunEnd::Done,
             ScanError::Copy(CopyError::Fetch(error)) => {
                 match JobError::from_fetch(error, self.context.config.robots_retry) {
-                    JobError::Later(wait) => return self.postpone(job, id, wait).await,
-                    JobError::Retry { reason, wait: later, .. } => {
-                        wait = later;
+                    JobError::Snooze(wait) => return self.postpone(job, id, wait).await,
+                    JobError::Retry { reason, wait: retry_wait, .. } => {
+                        wait = retry_wait;
                         if reason == Reason::Timeout {
                             attempts = attempts.min(SLOW_ATTEMPTS);
                         }
                         (reason, true)
                     }
                     JobError::Final { reason, .. } => (reason, false),
-                    JobError::Stale | JobError::Gone => return RunEnd::Stale,
+                    JobError::Stale | JobError::CrawlEnded => return RunEnd::Stale,
                 }
             }
             ScanError::Copy(CopyError::NotModified(id)) => {
@@ -288,7 +288,7 @@ impl VideoHandler {
             }
             ScanError::Copy(error) => error.reason(),
             ScanError::Read(ReadVideoError::Duplicate(original)) => {
-                return self.end_duplicate(job, id, original, &for_users).await;
+                return self.end_duplicate(job, id, original, &user_message).await;
             }
             ScanError::Read(ReadVideoError::Suppressed) => (Reason::SuppressedVideo, false),
             ScanError::Read(ReadVideoError::OtherModel) => (Reason::ModelChanged, true),
@@ -313,10 +313,10 @@ impl VideoHandler {
         if is_transient && attempt < attempts {
             return RunEnd::Retry(detail, wait);
         }
-        if for_users != detail {
+        if user_message != detail {
             tracing::warn!(video = %id, error = detail, "failed to read a video");
         }
-        self.end_failed(job, id, reason, &for_users, original, is_transient).await
+        self.end_failed(job, id, reason, &user_message, original, is_transient).await
     }
 
     /// Returns the outcome after the video had another state than expected. A video that was paused
@@ -329,7 +329,7 @@ impl VideoHandler {
         }
     }
 
-    /// Ends the video as failed. If `spent` is `true`, the file is kept for a retry by the owner.
+    /// Ends the video as failed. If `can_retry` is `true`, the file is kept for a retry by a user.
     pub(crate) async fn end_failed(
         &self,
         job: &ClaimedJob,
@@ -337,43 +337,43 @@ impl VideoHandler {
         reason: Reason,
         detail: &str,
         original: Option<Uuid>,
-        spent: bool,
+        can_retry: bool,
     ) -> RunEnd {
         let end = video_end(VideoState::Failed, reason, Some(detail));
-        let end = VideoEnd { original, keeps_file: spent, ..end };
-        match self.fail(job, id, end, spent).await {
+        let end = VideoEnd { original, keep_file: can_retry, ..end };
+        match self.fail(job, id, end, can_retry).await {
             Ok(()) => RunEnd::Settled,
             Err(IngestError::Queue(QueueError::Stale(_))) => RunEnd::Stale,
             Err(error) => RunEnd::Retry(error.to_string(), None),
         }
     }
 
-    /// Ends the video as failed, and its job. Its stored parts remain. If `spent` is `true`, the
-    /// job has no attempts left. It is kept as discarded, so that it can be inspected.
+    /// Ends the video as failed, and its job. Its stored parts remain. If `can_retry` is `true`,
+    /// the job is kept as discarded, so that it can be inspected.
     async fn fail(
         &self,
         job: &ClaimedJob,
         id: Uuid,
         end: VideoEnd<'_>,
-        spent: bool,
+        can_retry: bool,
     ) -> Result<(), IngestError> {
         let Context { store, queue, faces, .. } = &*self.context;
         let unused = retried("fail_video", || async {
             let mut tx = store.begin().await?;
-            if spent {
+            if can_retry {
                 let detail = end.detail.unwrap_or_default();
                 queue.fail(tx.conn(), job.claim, detail, true, None).await?;
             } else {
                 queue.complete(tx.conn(), job.claim).await?;
             }
-            // An erasure finds the video ended, or this transaction finds what was erased.
+            // The lock orders this transaction and erasures, so that none of them misses a change.
             store.suppressions().lock(tx.conn(), job.tenant, false).await?;
             let unused = store.videos().end(tx.conn(), id, end.clone()).await?;
             let jobs = match end.reason {
                 Some(Reason::SuppressedUrl | Reason::SuppressedVideo) => {
                     store.erasures().erase_suppressed_video(tx.conn(), id).await?
                 }
-                _ => store.erasures().erase_emptied_video(tx.conn(), id).await?,
+                _ => store.erasures().erase_video_if_empty(tx.conn(), id).await?,
             };
             forget_jobs(queue, &mut tx, &jobs).await?;
             tx.commit().await?;
@@ -398,8 +398,8 @@ fn is_transient(error: &VideoAnalyzeError) -> bool {
 
 impl VideoHandler {
     pub(crate) async fn fetch(&self, job: &ClaimedJob, video: &Video) -> Result<RunEnd, ScanError> {
-        let Some(address) = &video.source_url else { return Err(CopyError::Gone.into()) };
-        let address = Url::parse(address).map_err(|_| CopyError::Gone)?;
+        let Some(address) = &video.source_url else { return Err(CopyError::FileMissing.into()) };
+        let address = Url::parse(address).map_err(|_| CopyError::FileMissing)?;
         let collection = video.collection_id;
         let waiting = retried("waiting_in_collection", || async {
             let mut tx = self.context.store.begin().await?;
@@ -407,14 +407,14 @@ impl VideoHandler {
         });
         if waiting.await?.bytes >= self.tools.limits.bytes {
             // The files that wait must be read first.
-            return Ok(self.postpone(job, video.id, LATER).await);
+            return Ok(self.postpone(job, video.id, RETRY_WAIT).await);
         }
         let fetched = file::fetch(&self.context, &self.tools.spool, video, &address).await?;
         let VideoFile { file, sha256, bytes } = fetched;
         let blobs = &self.context.faces.blobs;
         let key = blobs.put_file("videos", "bin", &sha256, &mut File::from_std(file)).await?;
         let stored =
-            retried("record_fetched_video", || self.hand_over(job, video, &sha256, bytes, &key)).await;
+            retried("record_fetched_video", || self.record_fetched(job, video, &sha256, bytes, &key)).await;
         if !matches!(stored, Ok(Ok(()))) {
             discard_blobs(&self.context.store, blobs, vec![key]).await;
         }
@@ -423,7 +423,7 @@ impl VideoHandler {
     }
 
     /// Records the stored file, and replaces the job by one that reads the video.
-    async fn hand_over(
+    async fn record_fetched(
         &self,
         job: &ClaimedJob,
         video: &Video,
@@ -435,7 +435,7 @@ impl VideoHandler {
         let (id, collection) = (video.id, video.collection_id);
         let mut tx = store.begin().await?;
         queue.complete(tx.conn(), job.claim).await?;
-        // An erasure finds the hash of this video, or this transaction finds the suppression.
+        // The lock orders this transaction and erasures, so that none of them misses a change.
         store.suppressions().lock(tx.conn(), collection, false).await?;
         if store.suppressions().suppresses_video(&mut *tx.conn(), collection, sha256).await? {
             return Ok(Err(ReadVideoError::Suppressed));
@@ -444,9 +444,9 @@ impl VideoHandler {
         if let Err(other) = store.videos().record_fetched(tx.conn(), id, sha256, bytes, key).await? {
             return Ok(Err(ReadVideoError::Duplicate(other)));
         }
-        queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.scan(collection)]).await?;
+        queue.enqueue(tx.conn(), &[VideoJob { video_id: id }.scan_job(collection)]).await?;
         // A video of the same file that has just ended may be deleting the blob.
-        let missing = store.blobs().keep(tx.conn(), std::slice::from_ref(key)).await?;
+        let missing = store.blobs().prevent_deletion(tx.conn(), std::slice::from_ref(key)).await?;
         if !missing.is_empty() && !self.context.faces.blobs.exists(key).await? {
             return Err(StoreError::Blob("the file was deleted at the same time".into()).into());
         }
@@ -454,8 +454,8 @@ impl VideoHandler {
         Ok(Ok(()))
     }
 
-    /// Replaces the job by `next`, which must run first or instead.
-    pub(crate) async fn replace(&self, job: &ClaimedJob, next: NewJob) -> Result<RunEnd, ScanError> {
+    /// Replaces the job by `next`.
+    pub(crate) async fn replace_job(&self, job: &ClaimedJob, next: NewJob) -> Result<RunEnd, ScanError> {
         let (store, queue) = (&self.context.store, &self.context.queue);
         let replaced = retried("replace_video_job", || async {
             let mut tx = store.begin().await?;

@@ -1,8 +1,8 @@
 //! Stores a video part by part: describes it, stores the tracks of each part, and ends it. Decoding
 //! and tracking are in `analyze`.
 //!
-//! A part is stored in one transaction that proves who reads the video: the claim of a job, or the
-//! scan that the video belongs to. So a part is stored once, however often the reader is
+//! A part is stored in one transaction that checks the reader of the video: the claim of a job, or
+//! the scan that the video belongs to. A part is therefore stored only once, even if the reader is
 //! interrupted, and never after the video was cancelled.
 use super::analyze::{
     FrameFaces, Resume, TrackFace, VideoAnalyzeError, VideoAnalyzer, VideoOptions, VideoPart, VideoParts,
@@ -19,7 +19,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::videos::tracks::{NewTrack, ShotFace};
-use store::videos::{Checkpoint, Video, VideoEnd, VideoFacts};
+use store::videos::{Checkpoint, Video, VideoEnd, VideoFileInfo};
 use store::{Store, StoreError, Tx, retried};
 use tracking::people::Appearance;
 use tracking::{box_at, boxes};
@@ -27,7 +27,7 @@ use uuid::Uuid;
 use video::{Decoder, Index, VideoError};
 use vision::Rect;
 
-/// Who reads a video. Every transaction that stores a part proves it.
+/// The reader of a video. Every transaction that stores a part checks it.
 #[derive(Clone, Copy, Debug)]
 pub enum VideoReader {
     Job(Claim),
@@ -47,15 +47,16 @@ pub struct StoredVideo<'a> {
     pub reader: VideoReader,
     /// Highest number of a track.
     pub last_track: u32,
-    /// Number of tracks that were not stored, because no face of them can be recognised.
+    /// Number of tracks that were not stored, because they have no face that can be recognised.
     pub unidentified: u64,
 }
 
-pub(crate) fn signed(number: u32) -> i32 {
+pub(crate) fn to_i32(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// Time between two reads of the state. A pause or cancellation arrives at most this much later.
+/// Time between two reads of the state. A pause or a cancellation takes effect at most this much
+/// later.
 const STATE_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
@@ -85,7 +86,7 @@ pub enum ReadVideoError {
 impl ReadVideoError {
     /// Returns the text for users. It contains neither paths of this machine nor the text of the
     /// database or of a library: these are logged.
-    pub(crate) fn for_users(&self) -> String {
+    pub(crate) fn user_message(&self) -> String {
         match self {
             Self::Ingest(IngestError::Store(_) | IngestError::Queue(_)) => {
                 "the database or the blob store failed".into()
@@ -113,7 +114,7 @@ impl From<StoreError> for ReadVideoError {
 /// is stored.
 ///
 /// # Errors
-/// Fails with [`ReadVideoError`]. What is stored remains, and the video remains running.
+/// Fails with [`ReadVideoError`]. Stored parts remain, and the video remains running.
 pub(crate) async fn read_video(
     faces: &FaceStore,
     decoder: &Decoder,
@@ -149,18 +150,18 @@ pub(crate) async fn read_video(
     if resume.is_some() && stored.delete_parts_of_other_models().await? {
         (stored.last_track, stored.unidentified, resume) = (0, 0, None);
     }
-    let mut storing = Storing { video: stored, bytes: file.bytes, progress };
+    let mut writer = PartWriter { video: stored, bytes: file.bytes, progress };
     let (analyzer, priority) = (&faces.analyzer, Priority::Background);
     let analysis = VideoAnalyzer { analyzer, decoder, options: &options, priority };
-    let end = analysis.analyze_parts(file.file, resume, &mut storing).await?;
+    let end = analysis.analyze_parts(file.file, resume, &mut writer).await?;
     let damage = end.damage.as_ref().map(|damage| damage.message.as_str());
-    storing.video.finish(options.match_threshold, damage).await?;
+    writer.video.finish(options.match_threshold, damage).await?;
     Ok(end)
 }
 
-/// Waits until a video is paused, cancelled or deleted, and returns its state; `None` if it is
+/// Waits until a video is paused, cancelled or deleted, and returns its state, or `None` if it is
 /// deleted. Ignores failures of the database.
-pub(crate) async fn video_stopped(store: &Store, id: Uuid) -> Option<VideoState> {
+pub(crate) async fn until_video_stops(store: &Store, id: Uuid) -> Option<VideoState> {
     loop {
         tokio::time::sleep(STATE_INTERVAL).await;
         match store.videos().state(id).await {
@@ -172,19 +173,19 @@ pub(crate) async fn video_stopped(store: &Store, id: Uuid) -> Option<VideoState>
     }
 }
 
-struct Storing<'a> {
+struct PartWriter<'a> {
     video: StoredVideo<'a>,
     bytes: u64,
     progress: &'a mut dyn VideoProgress,
 }
 
 #[async_trait::async_trait]
-impl VideoParts for Storing<'_> {
+impl VideoParts for PartWriter<'_> {
     type Error = ReadVideoError;
 
-    async fn opened(&mut self, index: &Index) -> Result<(), ReadVideoError> {
-        self.progress.opened(index);
-        let facts = VideoFacts {
+    async fn on_open(&mut self, index: &Index) -> Result<(), ReadVideoError> {
+        self.progress.on_open(index);
+        let facts = VideoFileInfo {
             sha256: self.video.sha256,
             bytes: i64::try_from(self.bytes).unwrap_or(i64::MAX),
             codec: index.codec.clone(),
@@ -193,12 +194,12 @@ impl VideoParts for Storing<'_> {
         self.video.describe(&facts).await
     }
 
-    fn frame(&mut self, frame: FrameFaces<'_>) {
+    fn on_frame(&mut self, frame: FrameFaces<'_>) {
         self.video.size = frame.size;
-        self.progress.frame(frame);
+        self.progress.on_frame(frame);
     }
 
-    async fn part(&mut self, part: VideoPart) -> Result<(), ReadVideoError> {
+    async fn on_part(&mut self, part: VideoPart) -> Result<(), ReadVideoError> {
         Ok(self.video.store_part(part).await?)
     }
 }
@@ -206,7 +207,7 @@ impl VideoParts for Storing<'_> {
 /// A suppressed face also suppresses a track that begins or ends at most this time from it. Other
 /// samplings of the same video see a face a little earlier or later. A longer time would suppress
 /// the next person at the same place.
-const SUPPRESSED_NEAR_US: i64 = 500_000;
+const SUPPRESSION_TOLERANCE_US: i64 = 500_000;
 /// Maximum number of attempts to store a part while erasures suppress people of it.
 const MAX_ATTEMPTS: usize = 5;
 
@@ -217,29 +218,29 @@ struct TrackWithShots {
 }
 
 impl StoredVideo<'_> {
-    /// Records what the file reports about itself.
+    /// Records the properties of the file.
     ///
     /// # Errors
     /// Fails with [`ReadVideoError`]: with `Duplicate` if the collection has another video of the
     /// same file, with `Suppressed` if the file was erased, with `QueueError::Stale` if the claim
     /// was lost, or with `StoreError::Conflict` if the scan was ended.
-    async fn describe(&self, facts: &VideoFacts) -> Result<(), ReadVideoError> {
+    async fn describe(&self, facts: &VideoFileInfo) -> Result<(), ReadVideoError> {
         let store = &self.faces.store;
         let described = retried("describe_video", || async {
             let mut tx = self.begin_part().await?;
-            // An erasure finds the hash of this video, or this transaction finds the suppression.
+            // The lock orders this transaction and erasures, so that none of them misses a change.
             if store.suppressions().suppresses_video(&mut *tx.conn(), self.collection, &facts.sha256).await? {
                 return Ok(Err(ReadVideoError::Suppressed));
             }
-            let described = store.videos().describe(tx.conn(), self.id, facts).await?;
+            let described = store.videos().record_file_info(tx.conn(), self.id, facts).await?;
             tx.commit().await?;
             Ok::<_, IngestError>(described.map_err(ReadVideoError::Duplicate))
         });
         described.await?
     }
 
-    /// Numbers the people and ends the video, and completes its job if it has one. `damage` is why
-    /// frames are missing. `match_threshold` is that of the analysis.
+    /// Numbers the people and ends the video, and completes its job if it has one. `damage` is the
+    /// reason why frames are missing. `match_threshold` is the threshold of the analysis.
     ///
     /// # Errors
     /// Fails with [`ReadVideoError`], for example with `QueueError::Stale` if the claim was lost,
@@ -262,25 +263,25 @@ impl StoredVideo<'_> {
         let numbers = number_people(analyzer, appearances.collect(), match_threshold).await?;
         let people = numbers.iter().flatten().max().copied().unwrap_or(0);
         let numbers: Vec<(Uuid, Option<i32>)> =
-            tracks.iter().zip(numbers).map(|(track, number)| (track.id, number.map(signed))).collect();
+            tracks.iter().zip(numbers).map(|(track, number)| (track.id, number.map(to_i32))).collect();
         let end = VideoEnd {
             state: VideoState::Completed,
-            people: Some(signed(people)),
+            people: Some(to_i32(people)),
             reason: damage.map(|_| Reason::CorruptVideo),
             detail: damage,
             original: None,
-            keeps_file: false,
+            keep_file: false,
         };
         let unused = retried("finish_video", || async {
             let mut tx = self.begin_part().await?;
             if let VideoReader::Job(claim) = self.reader {
                 queue.complete(tx.conn(), claim).await?;
             }
-            if store.videos().has_other_model(tx.conn(), self.id, *model_id).await? {
+            if store.videos().has_faces_of_other_model(tx.conn(), self.id, *model_id).await? {
                 return Ok(None);
             }
             let unused = store.videos().end(tx.conn(), self.id, end.clone()).await?;
-            store.tracks().number_people(tx.conn(), &numbers).await?;
+            store.tracks().set_person_numbers(tx.conn(), &numbers).await?;
             forget_emptied_video(store, queue, &mut tx, self.id).await?;
             tx.commit().await?;
             Ok::<_, IngestError>(Some(unused))
@@ -302,19 +303,19 @@ impl StoredVideo<'_> {
             // An erasure locks in this order too. The other order would cause deadlocks.
             VideoReader::Scan(scan) => {
                 store.suppressions().lock(tx.conn(), self.collection, false).await?;
-                store.crawled_videos().hold_scanned(tx.conn(), self.id, scan).await?;
+                store.crawled_videos().lock_scanned(tx.conn(), self.id, scan).await?;
             }
         }
         Ok(tx)
     }
 
     /// Deletes the stored parts of a video if they have embeddings of another model: the people of
-    /// both cannot be compared. Returns whether it did.
+    /// both cannot be compared. Returns `true` if it deleted parts.
     async fn delete_parts_of_other_models(&self) -> Result<bool, ReadVideoError> {
         let FaceStore { store, model_id, .. } = self.faces;
         let deleted = retried("delete_parts_of_video", || async {
             let mut tx = self.begin_part().await?;
-            if !store.videos().has_other_model(tx.conn(), self.id, *model_id).await? {
+            if !store.videos().has_faces_of_other_model(tx.conn(), self.id, *model_id).await? {
                 return Ok(None);
             }
             let unused = store.videos().delete_parts(tx.conn(), self.id).await?;
@@ -342,7 +343,8 @@ impl StoredVideo<'_> {
             tracks.into_iter().filter_map(TrackWithShots::from_track).collect();
         self.unidentified += (total - candidates.len()) as u64;
         for _ in 0..MAX_ATTEMPTS {
-            // Most collections suppress nobody. The transaction that stores the part checks again.
+            // Most collections have no suppressions. The transaction that stores the part checks
+            // again.
             let mut tx = self.faces.store.begin().await?;
             let suppressed = self.suppressed_tracks(&mut tx, &candidates).await?;
             drop(tx);
@@ -355,10 +357,10 @@ impl StoredVideo<'_> {
             let checkpoint = Checkpoint {
                 until_us,
                 frames: frames.cast_signed(),
-                last_track: signed(self.last_track),
+                last_track: to_i32(self.last_track),
                 unidentified: self.unidentified.cast_signed(),
-                width: signed(self.size.0),
-                height: signed(self.size.1),
+                width: to_i32(self.size.0),
+                height: to_i32(self.size.1),
             };
             let record = || self.record_part(&candidates, &blobs, &checkpoint);
             if retried("store_part", record).await? {
@@ -383,7 +385,7 @@ impl StoredVideo<'_> {
         let FaceStore { store, model_id, .. } = self.faces;
         let mut tx = self.begin_part().await?;
         if !store.videos().set_checkpoint(tx.conn(), self.id, checkpoint).await? {
-            // An earlier attempt was committed, but its answer was lost.
+            // An earlier attempt was committed, but the response was lost.
             return Ok(true);
         }
         if self.suppressed_tracks(&mut tx, candidates).await?.contains(&true) {
@@ -404,13 +406,13 @@ impl StoredVideo<'_> {
                 faces: faces.collect(),
             });
         }
-        let mut of_frame: BTreeMap<i64, Vec<store::faces::NewFace>> = BTreeMap::new();
+        let mut faces_by_frame: BTreeMap<i64, Vec<store::faces::NewFace>> = BTreeMap::new();
         for shot in tracks.iter().flat_map(|track| &track.faces) {
-            of_frame.entry(shot.at_us).or_default().push(shot.face.clone());
+            faces_by_frame.entry(shot.at_us).or_default().push(shot.face.clone());
         }
         let owner = (self.collection, self.id);
         let size = (checkpoint.width, checkpoint.height);
-        for (at_us, faces) in &of_frame {
+        for (at_us, faces) in &faces_by_frame {
             let image = store.tracks().insert_frame(tx.conn(), owner, *at_us, size).await?;
             store.faces().insert(tx.conn(), self.collection, image, faces).await?;
         }
@@ -420,7 +422,7 @@ impl StoredVideo<'_> {
             self.faces.queue.record_progress(tx.conn(), claim).await?;
         }
         tx.commit().await?;
-        let faces = of_frame.values().map(Vec::len).sum::<usize>();
+        let faces = faces_by_frame.values().map(Vec::len).sum::<usize>();
         metrics::counter!("facecrawl_faces_stored_total").increment(faces as u64);
         Ok(true)
     }
@@ -441,17 +443,17 @@ impl StoredVideo<'_> {
             store.suppressions().suppressed_video_faces(tx.conn(), self.collection, &self.sha256).await?;
         let shots = || candidates.iter().flat_map(|candidate| &candidate.shots);
         let embeddings: Vec<_> = shots().map(|shot| shot.face.embedding.as_ref()).collect();
-        let people = self.faces.suppressor.people(tx, self.collection, &embeddings).await?;
+        let people = self.faces.suppressor.suppressed_people(tx, self.collection, &embeddings).await?;
         let mut people = people.into_iter();
         for (candidate, suppressed) in candidates.iter().zip(&mut suppressed) {
-            let person =
+            let has_suppressed_person =
                 people.by_ref().take(candidate.shots.len()).filter(|is_suppressed| *is_suppressed).count()
                     > 0;
-            let face = erased.iter().any(|(at_us, region)| {
-                let Some(bbox) = near_box(&candidate.track, *at_us) else { return false };
+            let has_erased_face = erased.iter().any(|(at_us, region)| {
+                let Some(bbox) = nearest_box(&candidate.track, *at_us) else { return false };
                 is_centre_inside(&bbox, region, self.size)
             });
-            *suppressed = person || face;
+            *suppressed = has_suppressed_person || has_erased_face;
         }
         Ok(suppressed)
     }
@@ -466,8 +468,10 @@ impl TrackWithShots {
     }
 }
 
-/// Returns the box of a track at a time, or the nearest one if the track is not far from it.
-fn near_box(track: &VideoTrack, at_us: i64) -> Option<Rect> {
-    let near = at_us.clamp(track.started_us, track.ended_us.max(track.started_us));
-    ((near - at_us).abs() <= SUPPRESSED_NEAR_US).then(|| box_at(&track.boxes, near)).flatten()
+/// Returns the box of a track at a time, or its nearest box if the track is not far from this time.
+fn nearest_box(track: &VideoTrack, at_us: i64) -> Option<Rect> {
+    let nearest_us = at_us.clamp(track.started_us, track.ended_us.max(track.started_us));
+    ((nearest_us - at_us).abs() <= SUPPRESSION_TOLERANCE_US)
+        .then(|| box_at(&track.boxes, nearest_us))
+        .flatten()
 }

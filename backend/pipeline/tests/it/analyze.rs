@@ -1,6 +1,6 @@
 //! Tests the analysis of an image: faces, options, enhancement, and operations on a device.
-use crate::support::{analyze, analyzer, analyzer_on, pixels, rotating, similarity};
-use inference::{DetectionCanvas, Engine, Operation, Priority, StandIn};
+use crate::support::{analyze, analyzer, analyzer_on, pixels, rotation_options, similarity};
+use inference::{DetectionCanvas, Engine, FakeGpu, Operation, Priority};
 use pipeline::{Analysis, AnalyzeError, AnalyzeOptions, Analyzer, Enhance, Passes};
 use sha2::Digest;
 use std::sync::Arc;
@@ -37,22 +37,23 @@ async fn finds_photographed_reference_face_at_every_rotation() {
 #[testing::test]
 async fn finds_face_in_formats_decoded_by_ffmpeg() {
     let images = video::ImageDecoder::new(|| Some(crate::videos::decoder()));
-    let (without, config) = (analyzer().await, pipeline::Config { images, ..pipeline::Config::default() });
-    let with_decoder = Analyzer::new(without.engine().clone(), config);
+    let (without_ffmpeg, config) =
+        (analyzer().await, pipeline::Config { images, ..pipeline::Config::default() });
+    let with_ffmpeg = Analyzer::new(without_ffmpeg.engine().clone(), config);
     let [x, y, width, height] = testing::gallery::face("ada.jpg");
     let expected = Rect { x, y, width, height };
     let portrait = pixels(&drawing("ada.jpg"));
     for (format, file) in testing::still::of_each_format(&portrait) {
-        let analysis = analyze(&with_decoder, file.clone(), &AnalyzeOptions::default()).await;
+        let analysis = analyze(&with_ffmpeg, file.clone(), &AnalyzeOptions::default()).await;
         assert_eq!((analysis.format.name(), analysis.faces.len()), (format, 1));
         assert!(analysis.faces[0].detection.bbox.iou(&expected) > 0.8, "{format}");
         // A crawl or a scan skips the image with this reason.
-        let refused = without
+        let error = without_ffmpeg
             .analyze(file.into(), &AnalyzeOptions::default(), Priority::Interactive)
             .await
             .unwrap_err();
         assert_eq!(
-            (refused.reason(), refused.state()),
+            (error.reason(), error.state()),
             (domain::Reason::NeedsFfmpeg, domain::Unprocessed::Skipped)
         );
     }
@@ -100,13 +101,13 @@ async fn face_boxes_stay_inside_image() {
             for face in &analysis.faces {
                 let bbox = face.detection.bbox;
                 let size = (analysis.frame.width(), analysis.frame.height());
-                assert_eq!(bbox.clipped(size), Some(bbox), "{size:?}");
+                assert_eq!(bbox.clip_to(size), Some(bbox), "{size:?}");
                 faces += 1;
                 truncated += usize::from(face.quality.as_ref().unwrap().truncation.raw < 1.0);
             }
         }
     }
-    assert!(faces > 0 && truncated > 0, "the detector's boxes of {faces} faces never left the image");
+    assert!(faces > 0 && truncated > 0, "no box of the {faces} detected faces extends beyond the image");
 }
 
 #[testing::test]
@@ -126,7 +127,7 @@ async fn rotated_image_gives_same_face_as_upright() {
 }
 
 async fn check_rotations(analyzer: &Analyzer, image: impl Fn(u32) -> Vec<u8>) {
-    let options = rotating();
+    let options = rotation_options();
     let upright = analyze(analyzer, image(0), &options).await;
     assert_eq!((upright.faces.len(), upright.rotation), (1, 0));
     let mut rotations = Vec::new();
@@ -147,14 +148,16 @@ async fn check_rotations(analyzer: &Analyzer, image: impl Fn(u32) -> Vec<u8>) {
             "{name}"
         );
         let (width, height) = (rotated.frame.width() as f32, rotated.frame.height() as f32);
-        let b = rotated.faces[0].detection.bbox;
-        let back = match rotated.rotation {
-            90 => Rect { x: height - b.y - b.height, y: b.x, width: b.height, height: b.width },
-            180 => Rect { x: width - b.x - b.width, y: height - b.y - b.height, ..b },
-            _ => Rect { x: b.y, y: width - b.x - b.width, width: b.height, height: b.width },
+        let bbox = rotated.faces[0].detection.bbox;
+        let upright_box = match rotated.rotation {
+            90 => {
+                Rect { x: height - bbox.y - bbox.height, y: bbox.x, width: bbox.height, height: bbox.width }
+            }
+            180 => Rect { x: width - bbox.x - bbox.width, y: height - bbox.y - bbox.height, ..bbox },
+            _ => Rect { x: bbox.y, y: width - bbox.x - bbox.width, width: bbox.height, height: bbox.width },
         };
         let expected = upright.faces[0].detection.bbox;
-        assert!(back.iou(&expected) > 0.85, "{name}: {back:?} {expected:?}");
+        assert!(upright_box.iou(&expected) > 0.85, "{name}: {upright_box:?} {expected:?}");
         let roll = rotated.faces[0].quality.as_ref().unwrap().pose.roll;
         let upright_roll = upright.faces[0].quality.as_ref().unwrap().pose.roll;
         assert!((roll - upright_roll).abs() < 10.0, "{name}: roll {roll}, upright {upright_roll}");
@@ -190,7 +193,7 @@ async fn returns_best_faces_first_up_to_limit() {
 #[testing::test]
 async fn image_without_faces_gives_empty_result() {
     let analyzer = analyzer().await;
-    let options = rotating();
+    let options = rotation_options();
     let view = analyze_drawing(&analyzer, "view.jpg", &options).await;
     assert_eq!((view.faces.len(), view.rotation), (0, 0));
 }
@@ -198,16 +201,16 @@ async fn image_without_faces_gives_empty_result() {
 #[testing::test]
 async fn out_of_range_options_name_allowed_values() {
     let analyzer = analyzer().await;
-    let ok = AnalyzeOptions::default;
+    let default = AnalyzeOptions::default;
     for (options, allowed) in [
-        (AnalyzeOptions { min_score: Some(1.5), ..ok() }, "from 0.1 to 1"),
-        (AnalyzeOptions { min_score: Some(f32::NAN), ..ok() }, "from 0.1 to 1"),
-        (AnalyzeOptions { min_score: Some(0.0), ..ok() }, "from 0.1 to 1"),
-        (AnalyzeOptions { min_score: Some(0.099), ..ok() }, "from 0.1 to 1"),
-        (AnalyzeOptions { max_faces: Some(0), ..ok() }, "at least 1"),
-        (AnalyzeOptions { det_size: Some(100), ..ok() }, "multiple of 32 from 64 to 2048"),
-        (AnalyzeOptions { det_size: Some(32), ..ok() }, "multiple of 32 from 64 to 2048"),
-        (AnalyzeOptions { det_size: Some(4096), ..ok() }, "multiple of 32 from 64 to 2048"),
+        (AnalyzeOptions { min_score: Some(1.5), ..default() }, "from 0.1 to 1"),
+        (AnalyzeOptions { min_score: Some(f32::NAN), ..default() }, "from 0.1 to 1"),
+        (AnalyzeOptions { min_score: Some(0.0), ..default() }, "from 0.1 to 1"),
+        (AnalyzeOptions { min_score: Some(0.099), ..default() }, "from 0.1 to 1"),
+        (AnalyzeOptions { max_faces: Some(0), ..default() }, "at least 1"),
+        (AnalyzeOptions { det_size: Some(100), ..default() }, "multiple of 32 from 64 to 2048"),
+        (AnalyzeOptions { det_size: Some(32), ..default() }, "multiple of 32 from 64 to 2048"),
+        (AnalyzeOptions { det_size: Some(4096), ..default() }, "multiple of 32 from 64 to 2048"),
     ] {
         let result = analyzer.analyze(drawing("view.jpg").into(), &options, Priority::Interactive).await;
         let Err(AnalyzeError::Option(reason)) = result else { panic!("{options:?}: {result:?}") };
@@ -274,7 +277,7 @@ async fn image_processing_fails_after_deadline() {
     let analyzer = analyzer().await;
     let frame = Arc::new(Frame::filled(64, 64, [127; 3]));
     assert!(analyzer.pixels().statistics(frame.clone(), Priority::Interactive).await.is_ok());
-    let expired = analyzer.before(Instant::now());
+    let expired = analyzer.with_deadline(Instant::now());
     let result = expired.pixels().statistics(frame, Priority::Interactive).await;
     assert_eq!(result.unwrap_err().reason().code(), "deadline_exceeded");
     let result = expired.digest(drawing("ada.jpg").into()).await;
@@ -328,17 +331,17 @@ async fn large_image_is_never_enhanced() {
     assert_eq!((analysis.faces.len(), analysis.enhancement_scale), (0, None));
 }
 
-async fn analyzer_on_device(stand_in: StandIn, force_gpu_only: bool) -> Analyzer {
+async fn analyzer_on_device(fake_gpu: FakeGpu, force_gpu_only: bool) -> Analyzer {
     let start = move || {
-        let gpu_operations = match stand_in {
-            StandIn::None => Vec::new(),
+        let gpu_operations = match fake_gpu {
+            FakeGpu::None => Vec::new(),
             _ => Operation::ALL.to_vec(),
         };
         let config = inference::Config {
             dylib_path: Some(testing::library()),
             gpu_operations,
             gpu_batch_size: 4,
-            stand_in,
+            fake_gpu,
             force_gpu_only,
             // The canvas that a device uses, so that both sides process the same input.
             detection_canvas: DetectionCanvas::Square,
@@ -356,7 +359,7 @@ fn portrait() -> Arc<Frame> {
 
 #[testing::test]
 async fn failing_device_falls_back_to_cpu() {
-    let failing = analyzer_on_device(StandIn::Failing, false).await;
+    let failing = analyzer_on_device(FakeGpu::Failing, false).await;
     let (pixels, frame, priority) = (failing.pixels(), portrait(), Priority::Interactive);
     let statistics = pixels.statistics(frame.clone(), priority).await.unwrap().output;
     assert_eq!(statistics, vision::quality::grey_statistics(&frame));
@@ -371,17 +374,17 @@ async fn failing_device_falls_back_to_cpu() {
 
 #[testing::test]
 async fn forced_device_does_not_fall_back() {
-    let forced = analyzer_on_device(StandIn::Failing, true).await;
+    let forced = analyzer_on_device(FakeGpu::Failing, true).await;
     let error = forced.pixels().statistics(portrait(), Priority::Interactive).await.unwrap_err();
     assert!(matches!(error, AnalyzeError::Run(_)), "{error}");
 }
 
 #[testing::test]
 async fn device_operations_find_same_faces_as_cpu() {
-    let device = analyzer_on_device(StandIn::Cpu, true).await;
-    let cpu = analyzer_on_device(StandIn::None, false).await;
-    assert!(device.engine().detects_frames());
-    let options = AnalyzeOptions { enhance: Enhance::Auto, ..rotating() };
+    let device = analyzer_on_device(FakeGpu::Cpu, true).await;
+    let cpu = analyzer_on_device(FakeGpu::None, false).await;
+    assert!(device.engine().draws_canvases_on_device());
+    let options = AnalyzeOptions { enhance: Enhance::Auto, ..rotation_options() };
     for name in ["ada.jpg", "turned_90.jpg", "small_pair.jpg", "view.jpg"] {
         let [a, b] = [&device, &cpu].map(|analyzer| {
             let bytes = drawing(name).into();

@@ -25,7 +25,7 @@ async fn large_share_is_not_starved_by_small_shares() {
     let mut large = pin!(budget.acquire(6 * MIB, Priority::Interactive, None));
     assert!(poll!(&mut large).is_pending());
     let mut small = pin!(budget.acquire(MIB, Priority::Interactive, None));
-    assert!(poll!(&mut small).is_pending(), "there is room, but an earlier caller waits");
+    assert!(poll!(&mut small).is_pending(), "memory is free, but an earlier caller waits");
     drop(first);
     let _large = large.await.unwrap();
     let _small = small.await.unwrap();
@@ -62,9 +62,9 @@ async fn share_larger_than_budget_is_held_alone() {
     // large as the argument of `with_background_room`.
     let _work = try_share(&budget, 7, Priority::Background).unwrap();
     assert!(try_share(&budget, 2, Priority::Interactive).is_some());
-    let roomy = Budget::new("things", 8 * MIB).with_background_room(7 * MIB);
-    let _work = try_share(&roomy, 7, Priority::Background).unwrap();
-    assert!(try_share(&roomy, 2, Priority::Interactive).is_none());
+    let enlarged = Budget::new("things", 8 * MIB).with_background_room(7 * MIB);
+    let _work = try_share(&enlarged, 7, Priority::Background).unwrap();
+    assert!(try_share(&enlarged, 2, Priority::Interactive).is_none());
 }
 
 #[testing::test]
@@ -84,12 +84,15 @@ async fn dropped_share_or_waiter_releases_budget() {
 async fn budget_wait_ends_at_deadline() {
     let budget = budget();
     let held = try_share(&budget, 8, Priority::Interactive).unwrap();
-    let soon = Instant::now();
-    assert_eq!(budget.acquire(MIB, Priority::Interactive, Some(soon)).await.unwrap_err().what, "things");
+    let deadline = Instant::now();
+    assert_eq!(
+        budget.acquire(MIB, Priority::Interactive, Some(deadline)).await.unwrap_err().budget,
+        "things"
+    );
     drop(held);
     // A share that is free now is granted even after the deadline.
-    let past = Instant::now();
-    assert!(budget.acquire(8 * MIB, Priority::Interactive, Some(past)).await.is_ok());
+    let deadline = Instant::now();
+    assert!(budget.acquire(8 * MIB, Priority::Interactive, Some(deadline)).await.is_ok());
 }
 
 #[testing::test]

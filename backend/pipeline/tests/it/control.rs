@@ -8,7 +8,7 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 use store::StoreError;
-use store::crawls::pages::{Admitted, NewPage, PageResult};
+use store::crawls::pages::{AdmittedUrl, NewPage, PageResult};
 use testing::drawing;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
@@ -17,28 +17,30 @@ use uuid::Uuid;
 async fn invalid_crawl_field_error_names_allowed_values() {
     let world = World::new().await;
     let seed = || vec!["http://example.org/".to_owned()];
-    let ok = CrawlOptions::default;
+    let default = CrawlOptions::default;
     let many = || (0..10_001).map(|i| format!("http://example.org/{i}")).collect();
     let long = || (0..200).map(|i| format!("http://example.org/{i}/{}", "a".repeat(6_000))).collect();
     let pages = || vec!["http://example.org/a".to_owned(), "http://example.org/b".to_owned()];
     let cases: Vec<(Vec<String>, CrawlOptions, &str, &str)> = vec![
-        (vec![], ok(), "seeds", "1 to 10000"),
-        (many(), ok(), "seeds", "1 to 10000"),
-        (long(), ok(), "seeds", "more than 1048576 bytes"),
-        (vec!["not a url".into()], ok(), "seeds", "number 1"),
-        (vec!["ftp://example.org/".into()], ok(), "seeds", "http"),
-        (seed(), CrawlOptions { max_depth: -1, ..ok() }, "max_depth", "from 0 to 50"),
-        (seed(), CrawlOptions { max_depth: 51, ..ok() }, "max_depth", "from 0 to 50"),
-        (seed(), CrawlOptions { max_pages: 0, ..ok() }, "max_pages", "from 1 to 1000000"),
-        (pages(), CrawlOptions { max_pages: 1, ..ok() }, "max_pages", "2 such seeds"),
-        (seed(), CrawlOptions { max_images: 0, ..ok() }, "max_images", "from 1 to 10000000"),
-        (seed(), CrawlOptions { delay_ms: Some(300_001), ..ok() }, "delay_ms", "from 0 to 300000"),
-        (seed(), CrawlOptions { allow: vec!["http://x.org".into()], ..ok() }, "allow", "host name"),
+        (vec![], default(), "seeds", "1 to 10000"),
+        (many(), default(), "seeds", "1 to 10000"),
+        (long(), default(), "seeds", "more than 1048576 bytes"),
+        (vec!["not a url".into()], default(), "seeds", "number 1"),
+        (vec!["ftp://example.org/".into()], default(), "seeds", "http"),
+        (seed(), CrawlOptions { max_depth: -1, ..default() }, "max_depth", "from 0 to 50"),
+        (seed(), CrawlOptions { max_depth: 51, ..default() }, "max_depth", "from 0 to 50"),
+        (seed(), CrawlOptions { max_pages: 0, ..default() }, "max_pages", "from 1 to 1000000"),
+        (pages(), CrawlOptions { max_pages: 1, ..default() }, "max_pages", "2 such seeds"),
+        (seed(), CrawlOptions { max_images: 0, ..default() }, "max_images", "from 1 to 10000000"),
+        (seed(), CrawlOptions { delay_ms: Some(300_001), ..default() }, "delay_ms", "from 0 to 300000"),
+        (seed(), CrawlOptions { allow: vec!["http://x.org".into()], ..default() }, "allow", "host name"),
     ];
     for (seeds, options, field, allowed) in cases {
         let result = world.crawls.create("default", &seeds, options).await;
-        let Err(CrawlError::Invalid { field: named, reason }) = result else { panic!("{field}: {result:?}") };
-        assert_eq!(named, field, "{reason}");
+        let Err(CrawlError::Invalid { field: actual, reason }) = result else {
+            panic!("{field}: {result:?}")
+        };
+        assert_eq!(actual, field, "{reason}");
         assert!(reason.contains(allowed), "{field}: {reason}");
     }
     let unknown = world.crawls.create("nobody", &seed(), fast()).await;
@@ -56,7 +58,7 @@ async fn seeds_are_normalised_and_deduplicated() {
     assert_eq!((crawl.state, crawl.kind), (CrawlState::Running, CrawlKind::Web));
     let progress = world.progress(crawl.id).await;
     assert_eq!((progress.pages[&PageState::Queued], progress.images[&ImageState::Queued]), (1, 1));
-    assert_eq!(world.live(crawl.id).await, 2);
+    assert_eq!(world.live_jobs(crawl.id).await, 2);
 }
 
 #[test]
@@ -114,7 +116,7 @@ async fn paused_crawl_starts_nothing_until_resumed() {
     assert!(reason.contains("paused"), "{reason}");
 
     assert_eq!(world.crawls.resume(crawl.id).await.unwrap().state, CrawlState::Running);
-    let crawl = world.ended(crawl.id).await;
+    let crawl = world.until_ended(crawl.id).await;
     worker.stop().await;
     assert_eq!(crawl.state, CrawlState::Completed);
     let progress = world.progress(crawl.id).await;
@@ -124,8 +126,8 @@ async fn paused_crawl_starts_nothing_until_resumed() {
 #[testing::test]
 async fn crawl_cancellation_aborts_running_fetch() {
     let (world, site) = World::with_site().await;
-    let never = Arc::new(Semaphore::new(0));
-    site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")).gated(&never));
+    let closed_gate = Arc::new(Semaphore::new(0));
+    site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")).gated(&closed_gate));
     let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
     let job = world.queue.claim(&[JobKind::ScanImage.into()], 1, "one").await.unwrap().remove(0);
     let running = world.run(job);
@@ -148,7 +150,7 @@ async fn paused_crawl_completes_after_last_job() {
     wait_for_image_requests(&site, 1).await;
     world.crawls.pause(crawl.id).await.unwrap();
     gate.add_permits(1);
-    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
+    assert_eq!(world.until_ended(crawl.id).await.state, CrawlState::Completed);
     worker.stop().await;
 }
 
@@ -163,7 +165,7 @@ async fn cancelled_crawl_skips_remaining_images() {
     gate.add_permits(100);
     // The worker finishes its jobs, but their results are ignored.
     worker.stop().await;
-    assert_eq!(world.live(crawl.id).await, 0);
+    assert_eq!(world.live_jobs(crawl.id).await, 0);
     let progress = world.progress(crawl.id).await;
     assert_eq!(counts(&progress.images), [("skipped", 8)].into());
     assert_eq!(progress.reasons.get(&Reason::Cancelled), Some(&8));
@@ -184,7 +186,7 @@ async fn large_crawl(world: &World, site: &Site, pages: usize) -> Uuid {
     for chunk in urls.chunks(10_000) {
         let mut tx = world.store.begin().await.unwrap();
         let rows = world.store.ledger().admit_pages(tx.conn(), crawl, 1_000_000, chunk).await.unwrap();
-        let job = |row: &Admitted| NewJob {
+        let job = |row: &AdmittedUrl| NewJob {
             priority: 1,
             group_id: Some(crawl),
             partition_key: Some("one host".into()),
@@ -206,7 +208,7 @@ async fn large_crawl(world: &World, site: &Site, pages: usize) -> Uuid {
 async fn open_rows_and_jobs(world: &World, crawl: Uuid) -> (i64, i64, usize) {
     let mut tx = world.store.begin().await.unwrap();
     let rows = world.store.ledger().queued_in_crawl(tx.conn(), crawl).await.unwrap();
-    (rows, world.live(crawl).await, world.store.crawls().closing().await.unwrap().len())
+    (rows, world.live_jobs(crawl).await, world.store.crawls().closing().await.unwrap().len())
 }
 
 #[testing::test]
@@ -277,7 +279,7 @@ async fn retried_job_of_live_crawl_records_result() {
     site.set("/down.jpg", Response::jpeg(drawing("cora.jpg")));
     assert_eq!(world.crawls.retry(job).await.unwrap().id, job);
     gate.add_permits(1);
-    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
+    assert_eq!(world.until_ended(crawl.id).await.state, CrawlState::Completed);
     worker.stop().await;
     let progress = world.progress(crawl.id).await;
     assert_eq!(counts(&progress.images), [("processed", 2)].into());
@@ -313,7 +315,7 @@ async fn cancelling_jobs_skips_rows_and_ends_crawl() {
 }
 
 #[testing::test]
-async fn retry_discarded_reports_retried_and_left_jobs() {
+async fn retry_discarded_reports_retried_and_rejected_jobs() {
     let (world, site) = World::with_site().await;
     let live = world.create(&[site.url("/one.jpg"), site.url("/two.jpg"), site.url("/page")], fast()).await;
     let ended = world.create(&[site.url("/three.jpg")], fast()).await;
@@ -325,11 +327,11 @@ async fn retry_discarded_reports_retried_and_left_jobs() {
     world.crawls.cancel(ended.id).await.unwrap();
     let retried =
         world.crawls.retry_discarded(Some(JobKind::ScanImage.as_str()), Some(live.id)).await.unwrap();
-    assert_eq!((retried.retried, retried.left.len()), (2, 0));
+    assert_eq!((retried.retried, retried.rejected.len()), (2, 0));
     let retried = world.crawls.retry_discarded(None, None).await.unwrap();
-    assert_eq!((retried.retried, retried.left.len()), (1, 1));
-    assert!(retried.left[0].1.contains("cancelled"), "{retried:?}");
-    assert_eq!((world.live(live.id).await, world.live(ended.id).await), (3, 0));
+    assert_eq!((retried.retried, retried.rejected.len()), (1, 1));
+    assert!(retried.rejected[0].1.contains("cancelled"), "{retried:?}");
+    assert_eq!((world.live_jobs(live.id).await, world.live_jobs(ended.id).await), (3, 0));
 }
 
 #[testing::test]
@@ -351,11 +353,11 @@ async fn reconcile_settles_rows_of_discarded_jobs() {
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default(), "nothing needs repair yet");
 
     let is_discarded = async || {
-        for job in world.queue.claim(&kinds(), 10, "dies").await.unwrap() {
+        for job in world.queue.claim(&kinds(), 10, "killed").await.unwrap() {
             world.queue.begin_alone(job.claim).await.unwrap();
         }
         world.queue.rescue().await.unwrap();
-        (world.live(crawl.id).await == 0).then_some(())
+        (world.live_jobs(crawl.id).await == 0).then_some(())
     };
     wait_for(is_discarded).await.expect("the queue discards the job");
     assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Running);
@@ -374,7 +376,7 @@ async fn reconcile_settles_rows_of_discarded_jobs() {
 async fn reconcile_ends_crawl_after_crash_at_last_row() {
     let (world, site) = World::with_site().await;
     let crawl = world.create(&[site.url("/")], fast()).await;
-    let job = world.queue.claim(&kinds(), 1, "dies").await.unwrap().remove(0);
+    let job = world.queue.claim(&kinds(), 1, "killed").await.unwrap().remove(0);
     let page: Uuid = serde_json::from_value(job.payload["page_id"].clone()).unwrap();
     let mut tx = world.store.begin().await.unwrap();
     world.queue.complete(tx.conn(), job.claim).await.unwrap();
@@ -415,13 +417,13 @@ async fn crawl_waits_while_disk_is_full() {
     site.set("/a.jpg", Response::jpeg(drawing("cora.jpg")));
     let crawl = world.create(&[site.url("/")], fast()).await;
     let worker = world.worker("one");
-    world.postponed(JobKind::ScanPage).await;
+    world.until_postponed(JobKind::ScanPage).await;
     worker.stop().await;
-    assert!(site.requests().is_empty(), "nothing is fetched that cannot be stored");
+    assert!(site.requests().is_empty(), "nothing is fetched while the disk is full");
     world.face_store = with_space;
     world.execute("update jobs set scheduled_at = now()").await;
     let worker = world.worker("two");
-    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
+    assert_eq!(world.until_ended(crawl.id).await.state, CrawlState::Completed);
     worker.stop().await;
     assert_eq!(world.images().await.len(), 1);
 }

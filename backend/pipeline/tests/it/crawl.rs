@@ -66,11 +66,11 @@ async fn crawl_accounts_for_every_page_and_image() {
     ];
     assert_eq!(progress.reasons, reasons.map(|(code, count)| (Reason::from(code), count)).into());
     assert_eq!(progress.faces, 3);
-    assert_eq!(world.live(crawl.id).await, 0);
+    assert_eq!(world.live_jobs(crawl.id).await, 0);
 
     let requested: HashSet<String> = site.requests().into_iter().collect();
     for path in ["/private/secret.jpg", "/private/page.html", "/never.jpg", "/third.html", "/quiet.html"] {
-        assert!(!requested.contains(path), "{path} was asked for");
+        assert!(!requested.contains(path), "{path} was requested");
     }
     assert_eq!(site.count_requests("/robots.txt"), 1);
     assert_eq!(site.count_requests("/ada.jpg"), 1, "an image on two pages is fetched once");
@@ -82,9 +82,9 @@ async fn uses_received_part_of_broken_transfer() {
     let truncated = |name| {
         let mut bytes = drawing(name);
         bytes.truncate(bytes.len() * 9 / 10);
-        Response::jpeg(bytes).breaking_off()
+        Response::jpeg(bytes).closing_early()
     };
-    site.set("/", Response::html("<img src=ada.jpg><img src=ben.jpg>").breaking_off());
+    site.set("/", Response::html("<img src=ada.jpg><img src=ben.jpg>").closing_early());
     site.set("/ada.jpg", truncated("ada.jpg"));
     // The connection breaks by chance, so the second attempt gets the whole file.
     site.set_series("/ben.jpg", vec![truncated("ben.jpg"), Response::jpeg(drawing("ben.jpg"))]);
@@ -101,16 +101,16 @@ async fn uses_received_part_of_broken_transfer() {
 #[testing::test]
 async fn refetches_unreadable_partial_transfer() {
     let (world, site) = World::with_site().await;
-    let part = |bytes: &[u8]| Response::jpeg(bytes).breaking_off();
+    let part = |bytes: &[u8]| Response::jpeg(bytes).closing_early();
     let ada = drawing("ada.jpg");
-    let page = Response::new("application/xml", "<?xm").breaking_off();
+    let page = Response::new("application/xml", "<?xm").closing_early();
     site.set("/", Response::html("<img src=ada.jpg><img src=ben.jpg><a href=page>1</a><a href=short>2</a>"));
     let parts = vec![part(&ada[..200]), part(&ada[..200]), part(&ada[..2]), Response::jpeg(ada.clone())];
     site.set_series("/ada.jpg", parts);
     site.set("/ben.jpg", part(b"no"));
     site.set_series("/page", vec![page.clone(), page.clone(), Response::html("")]);
     site.set("/short", page);
-    let progress = world.completed(&[site.url("/")], fast()).await;
+    let progress = world.complete_crawl(&[site.url("/")], fast()).await;
 
     assert_eq!(counts(&progress.pages), counts_of([("fetched", 2), ("failed", 1)]));
     assert_eq!(counts(&progress.images), counts_of([("processed", 1), ("failed", 1)]));
@@ -184,7 +184,7 @@ async fn crawl_respects_page_and_image_limits() {
     let links: String = (0..20).map(|i| format!("<a href=p{i}.html>x</a><img src=i{i}.jpg>")).collect();
     site.set("/", Response::html(&links));
     let options = CrawlOptions { max_pages: 4, max_images: 3, ..fast() };
-    let progress = world.completed(&[site.url("/")], options).await;
+    let progress = world.complete_crawl(&[site.url("/")], options).await;
     assert_eq!(counts(&progress.pages), counts_of([("fetched", 1), ("failed", 3)]));
     assert_eq!(counts(&progress.images), counts_of([("failed", 3)]));
     // The page links to twenty pages and shows twenty images.
@@ -211,7 +211,7 @@ async fn endless_directory_does_not_starve_other_pages() {
     );
     site.set("/about.html", Response::html("nothing"));
     let options = CrawlOptions { max_depth: 50, max_pages_per_directory: Some(5), ..fast() };
-    let progress = world.completed(&[site.url("/")], options).await;
+    let progress = world.complete_crawl(&[site.url("/")], options).await;
     // These are the seed, the page `about`, five pages of the calendar and five lists.
     assert_eq!(counts(&progress.pages), counts_of([("fetched", 12)]));
     assert_eq!(site.count_requests("/about.html"), 1);
@@ -223,7 +223,7 @@ async fn endless_directory_does_not_starve_other_pages() {
 async fn image_file_seed_is_fetched_as_image() {
     let (world, site) = World::with_site().await;
     site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")));
-    let progress = world.completed(&[site.url("/cora.jpg")], fast()).await;
+    let progress = world.complete_crawl(&[site.url("/cora.jpg")], fast()).await;
     assert_eq!(counts(&progress.pages), counts_of([]));
     assert_eq!(counts(&progress.images), counts_of([("processed", 1)]));
 }
@@ -281,7 +281,7 @@ async fn two_workers_fetch_each_url_once() {
     // This test runs several rounds to detect a race: the last rows are settled at the same moment.
     for round in 0..3 {
         let crawl = world.create(&[site.url("/")], fast()).await;
-        let crawl = world.ended(crawl.id).await;
+        let crawl = world.until_ended(crawl.id).await;
         assert_eq!(crawl.state, CrawlState::Completed);
         let progress = world.progress(crawl.id).await;
         assert_eq!(counts(&progress.pages), counts_of([("fetched", 9)]));
@@ -321,9 +321,9 @@ async fn skips_page_with_too_long_redirect_url() {
     let (world, site) = World::with_site().await;
     let path = |bytes: usize| format!("/{}", "b".repeat(bytes - site.url("/").len()));
     site.set("/", Response::html("<a href=short>x</a><a href=long>y</a>"));
-    let to = |path: &str| Response::status(302).header("location", path);
+    let redirect_to = |path: &str| Response::status(302).header("location", path);
     for (from, bytes) in [("/short", 2048), ("/long", 2049)] {
-        site.set(from, to(&path(bytes)));
+        site.set(from, redirect_to(&path(bytes)));
         site.set(&path(bytes), Response::html("<img src=/cora.jpg>"));
     }
     site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")));

@@ -1,4 +1,4 @@
-//! Videos that crawls find: pauses, deletions and hosts that are busy.
+//! Tests videos that crawls find: pauses, deletions and busy hosts.
 
 use crate::stored_videos::{add, erase, film as repeated_film, videos, wait_for_video};
 use crate::support::{Response, Site, World, fast, wait_for};
@@ -24,7 +24,7 @@ async fn crawl_with_video(world: &World, site: &Site) -> (Crawl, Video) {
 /// Works like [`crawl_with_video`], and waits until the crawl ends. Returns the video.
 async fn crawled_video(world: &World, site: &Site) -> Video {
     let (crawl, video) = crawl_with_video(world, site).await;
-    world.ended(crawl.id).await;
+    world.until_ended(crawl.id).await;
     world.store.videos().get(video.id).await.unwrap()
 }
 
@@ -34,7 +34,7 @@ async fn video_of(world: &World, crawl: &Crawl) -> Option<Video> {
 }
 
 /// Waits until the job of the only video is postponed.
-async fn job_is_postponed(world: &World) {
+async fn until_job_postponed(world: &World) {
     let kind = JobKind::FetchVideo.as_str();
     let postponed = async || {
         let jobs = world.queue.jobs().list(None, Some(kind), None, None, 10).await.unwrap();
@@ -51,7 +51,7 @@ async fn video_of_paused_crawl_waits_until_resume() {
     let (crawl, video) = crawl_with_video(&world, &site).await;
     world.crawls.pause(crawl.id).await.unwrap();
     let worker = world.video_worker("videos", decoder());
-    job_is_postponed(&world).await;
+    until_job_postponed(&world).await;
     assert_eq!(site.count_requests("/film.mkv"), 0);
     assert_eq!(world.store.videos().get(video.id).await.unwrap().state, VideoState::Queued);
     assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Paused);
@@ -63,7 +63,7 @@ async fn video_of_paused_crawl_waits_until_resume() {
     assert!(jobs.iter().all(|job| job.scheduled_at <= now), "the video does not wait: {jobs:?}");
     let fetched = async || (site.count_requests("/film.mkv") > 0).then_some(());
     wait_for(fetched).await.expect("the video is fetched");
-    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
+    assert_eq!(world.until_ended(crawl.id).await.state, CrawlState::Completed);
     assert_eq!(world.store.videos().get(video.id).await.unwrap().state, VideoState::Completed);
     let progress = world.progress(crawl.id).await;
     assert_eq!(progress.videos[&VideoState::Completed], 1);
@@ -78,11 +78,11 @@ async fn busy_video_host_postpones_fetch() {
     site.set("/film.mkv", Response::status(503).header("retry-after", "600"));
     let (crawl, video) = crawl_with_video(&world, &site).await;
     let worker = world.video_worker("videos", decoder());
-    job_is_postponed(&world).await;
+    until_job_postponed(&world).await;
     site.set("/film.mkv", Response::status(410));
     world.execute("update hosts set not_before = null").await;
     world.execute("update jobs set scheduled_at = now()").await;
-    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
+    assert_eq!(world.until_ended(crawl.id).await.state, CrawlState::Completed);
     assert_eq!(world.store.videos().get(video.id).await.unwrap().reason, Some(Reason::Http(410)));
     worker.stop().await;
 }
@@ -100,7 +100,7 @@ async fn crawl_ends_after_last_video_is_cancelled_or_deleted() {
     world.crawls.reconcile().await.unwrap();
     assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Completed);
 
-    // The deletion of a crawl cancels its videos, because its rules are gone.
+    // The deletion of a crawl cancels its videos, because its rules are deleted too.
     let (crawl, video) = crawl_with_video(&world, &site).await;
     world.crawls.cancel(crawl.id).await.unwrap();
     world.commit(async |tx| world.store.crawls().delete(tx.conn(), crawl.id, false).await).await;
@@ -123,7 +123,7 @@ async fn unchanged_video_file_is_not_downloaded_again() {
         assert_eq!((video.state, &video.reason), (VideoState::Failed, &Some(Reason::NotModified)));
         assert_eq!(video.original_id, Some(copies[0].id));
     }
-    // A file whose video was deleted is read again, and so is one that changed.
+    // A file is read again after its video was deleted, or after the file changed.
     let control = videos(&world);
     world.commit(async |tx| control.delete(tx, &world.store, copies[0].id).await).await;
     assert_eq!(crawled_video(&world, &site).await.state, VideoState::Completed);
@@ -145,17 +145,17 @@ async fn seed_may_be_video_with_or_without_extension() {
     for path in ["/film.mkv", "/watch", "/list.m3u8"] {
         let crawl =
             world.create(&[site.url(path)], CrawlOptions { videos: true, revalidate: false, ..fast() }).await;
-        assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed, "{path}");
+        assert_eq!(world.until_ended(crawl.id).await.state, CrawlState::Completed, "{path}");
         let video = video_of(&world, &crawl).await.unwrap();
         assert_eq!((video.source_url.as_deref(), video.page_url), (Some(site.url(path).as_str()), None));
-        // The file is the same, so the first one is read, and the others are its duplicates.
+        // All addresses have the same file, so only the first video is read.
         let is_first = path == "/film.mkv";
         assert_eq!(video.reason, (!is_first).then_some(Reason::ExactDuplicate), "{path}");
     }
     // Without the option, the reason contains the remedy.
     for path in ["/film.mkv", "/watch", "/list.m3u8"] {
         let crawl = world.create(&[site.url(path)], fast()).await;
-        world.ended(crawl.id).await;
+        world.until_ended(crawl.id).await;
         assert!(video_of(&world, &crawl).await.is_none());
         let progress = world.progress(crawl.id).await;
         assert_eq!(progress.reasons, [(Reason::IsAVideo, 1)].into(), "{path}");
@@ -173,7 +173,7 @@ async fn seed_may_be_video_with_or_without_extension() {
     videos.stop().await;
 }
 
-/// Erases what was found at an address, and suppresses the address.
+/// Erases the content from an address, and suppresses the address.
 async fn erase_address(world: &World, url: &str) {
     erase(world, Target::Url(vec![url.to_owned()]), &[Suppression::Url(url.to_owned())]).await;
 }
@@ -198,13 +198,13 @@ async fn videos_of_erased_urls_are_not_fetched() {
     erase_address(&world, &site.url("/seed.mkv")).await;
     let (crawl, video) = crawl_with_video(&world, &site).await;
     let worker = world.video_worker("videos", decoder());
-    world.ended(crawl.id).await;
+    world.until_ended(crawl.id).await;
     let video = world.store.videos().get(video.id).await.unwrap();
     assert_eq!((video.state, video.reason), (VideoState::Failed, Some(Reason::SuppressedUrl)));
     assert_eq!((video.source_url, video.page_url), (None, None));
 
     let crawl = world.create(&[site.url("/seed.mkv")], CrawlOptions { videos: true, ..fast() }).await;
-    let ended = world.ended(crawl.id).await;
+    let ended = world.until_ended(crawl.id).await;
     assert_eq!(ended.state, CrawlState::Failed);
     assert_eq!(ended.error.as_deref(), Some("nothing could be fetched: suppressed_url (1)"));
     assert_eq!(site.count_requests("/film.mkv") + site.count_requests("/seed.mkv"), 0);
@@ -217,11 +217,11 @@ async fn html_page_is_not_mistaken_for_video() {
     site.set("/", Response::html("<h1>mdat and free films</h1><a href=/next>next</a>"));
     site.set("/next", Response::new("", "<h1>free films</h1><a href=/last>last</a>"));
     site.set("/last", Response::html("the end"));
-    world.completed(&[site.url("/")], CrawlOptions { videos: true, ..fast() }).await;
+    world.complete_crawl(&[site.url("/")], CrawlOptions { videos: true, ..fast() }).await;
     assert_eq!(site.count_requests("/last"), 1);
 }
 
-/// Lets jobs run that were postponed.
+/// Makes postponed jobs due.
 async fn run_postponed(world: &World) {
     world.execute("update jobs set scheduled_at = now() where state = 'available'").await;
 }
@@ -233,19 +233,19 @@ async fn video_waits_for_running_video_of_same_file() {
     site.set("/film.mkv", Response::new("video/x-matroska", video_file()));
     let (_, first) = crawl_with_video(&world, &site).await;
     let worker = world.video_worker("videos", decoder());
-    world.ended(first.crawl_id.unwrap()).await;
+    world.until_ended(first.crawl_id.unwrap()).await;
     world.execute("update videos set state = 'running', finished_at = null").await;
     let (crawl, second) = crawl_with_video(&world, &site).await;
-    job_is_postponed(&world).await;
+    until_job_postponed(&world).await;
     let waiting = world.store.videos().get(second.id).await.unwrap();
     assert_eq!((waiting.state, waiting.original_id), (VideoState::Queued, Some(first.id)));
     // While it waits, the file is not fetched again.
     run_postponed(&world).await;
-    job_is_postponed(&world).await;
+    until_job_postponed(&world).await;
     assert_eq!(site.count_requests("/film.mkv"), 2);
     world.execute("update videos set state = 'failed', finished_at = now() where state = 'running'").await;
     run_postponed(&world).await;
-    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
+    assert_eq!(world.until_ended(crawl.id).await.state, CrawlState::Completed);
     let last = world.store.videos().get(second.id).await.unwrap();
     assert_eq!((last.state, last.original_id, last.reason), (VideoState::Completed, None, None));
 
@@ -295,7 +295,7 @@ fn video_file() -> Vec<u8> {
 #[testing::test]
 async fn cancelled_crawl_deletes_fetched_video_file() {
     let (world, site) = World::with_site().await;
-    // The only place for reading videos is occupied.
+    // The only slot for reading videos is occupied.
     let long = add(&world, &repeated_film(world.folder(), 8)).await;
     let worker = world.video_worker("videos", decoder());
     wait_for_video(&world, long, |video| video.state == VideoState::Running).await;

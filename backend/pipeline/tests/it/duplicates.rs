@@ -27,7 +27,7 @@ async fn crawl(world: &World, dedupe: Dedupe) -> CrawlProgress {
     let smaller = crop::thumbnail(&decode("ada_small.jpg"), 240);
     site.set("/smaller.jpg", Response::jpeg(encode::jpeg(&smaller, 85)));
     site.set("/other.jpg", Response::jpeg(drawing("cora.jpg")));
-    world.completed(&[site.url("/")], CrawlOptions { dedupe, ..fast() }).await
+    world.complete_crawl(&[site.url("/")], CrawlOptions { dedupe, ..fast() }).await
 }
 
 fn images(progress: &CrawlProgress) -> Vec<(&'static str, i64)> {
@@ -127,14 +127,14 @@ async fn clearly_larger_version_supersedes_smaller_image() {
     let (_, progress) = world.crawl(&[site.url("/600.jpg")], fast()).await;
     assert_eq!((images(&progress), progress.faces), (vec![("processed", 1)], 1));
     assert_only_image(&world, 600, 3).await;
-    assert_eq!(world.files(), 3, "a thumbnail, and the crop and the chip of its face");
+    assert_eq!(world.count_files(), 3, "a thumbnail, and the crop and the chip of its face");
     let progress = world.progress(first.id).await;
     assert_eq!((images(&progress), progress.faces), (vec![("duplicate", 1)], 1));
     assert_eq!(progress.reasons.get(&Reason::Superseded), Some(&1));
 
     // The smaller version is crawled but not stored again. Its URL remains a source of the image.
-    let everything = CrawlOptions { revalidate: false, ..fast() };
-    let (_, progress) = world.crawl(&[site.url("/300.jpg")], everything).await;
+    let without_revalidation = CrawlOptions { revalidate: false, ..fast() };
+    let (_, progress) = world.crawl(&[site.url("/300.jpg")], without_revalidation).await;
     assert_eq!(progress.reasons.get(&Reason::NearDuplicate), Some(&1));
     assert_only_image(&world, 600, 4).await;
     let (_, progress) = world.crawl(&[site.url("/360.jpg")], fast()).await;
@@ -174,7 +174,7 @@ async fn concurrent_versions_leave_only_largest_image() {
     site.set("/", Response::html(&page));
     let workers = [world.worker("one"), world.worker("two"), world.worker("three")];
     let crawl = world.create(&[site.url("/")], fast()).await;
-    let ended = world.ended(crawl.id).await;
+    let ended = world.until_ended(crawl.id).await;
     for worker in workers {
         worker.stop().await;
     }
@@ -185,7 +185,7 @@ async fn concurrent_versions_leave_only_largest_image() {
     assert_only_image(&world, 540, 12).await;
 }
 
-/// People whose badges are near each other, and whose faces are found on them.
+/// People whose badges have near perceptual hashes and detectable faces.
 pub(crate) const BADGES: [u32; 5] = [0, 1, 2, 3, 4];
 
 pub(crate) fn badge(people: &[u32]) -> Frame {
@@ -193,8 +193,8 @@ pub(crate) fn badge(people: &[u32]) -> Frame {
     Frame::new(width, height, people::badge(people)).unwrap()
 }
 
-/// Asserts that the perceptual hashes of all these files are near each other. Without that, a test
-/// of images that must not be taken for duplicates proves nothing.
+/// Asserts that the perceptual hashes of all these files are near each other. Otherwise a test of
+/// images that are not duplicates would prove nothing.
 fn assert_near(files: &[Vec<u8>]) {
     let hashes: Vec<PerceptualHashes> =
         files.iter().map(|file| PerceptualHashes::of(&pixels(file))).collect();
@@ -215,7 +215,7 @@ async fn crawl_files(world: &World, site: &Site, files: &[Vec<u8>]) -> Vec<Crawl
     progresses
 }
 
-/// Asserts that each file is an image of its own: with one face, and only with its own address.
+/// Asserts that each file is a separate image with one face and only its own address.
 async fn assert_separate(world: &World, site: &Site, files: usize) {
     let images = world.images().await;
     assert_eq!(images.len(), files);
@@ -266,7 +266,7 @@ async fn concurrent_badges_are_stored_separately() {
     site.set("/", Response::html(&page));
     let workers = [world.worker("one"), world.worker("two")];
     let crawl = world.create(&[site.url("/")], fast()).await;
-    world.ended(crawl.id).await;
+    world.until_ended(crawl.id).await;
     for worker in workers {
         worker.stop().await;
     }
@@ -317,7 +317,7 @@ async fn images_without_faces_are_compared_by_hashes() {
 }
 
 /// Waits until a session of the database waits for a lock, and fails after 30 s.
-const UNTIL_A_SESSION_WAITS: &str = "do $$ begin
+const WAIT_FOR_BLOCKED_SESSION: &str = "do $$ begin
     for attempt in 1..3000 loop
         if exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock') then
             return;
@@ -338,19 +338,19 @@ async fn near_duplicate_is_suppressed_if_url_is_erased_meanwhile() {
     let smaller = crop::thumbnail(&decode("ada_small.jpg"), 240);
     site.set("/smaller.jpg", Response::jpeg(encode::jpeg(&smaller, 85)));
 
-    // An erasure is being carried out when the copy is about to be settled.
+    // An erasure runs when the copy is about to be settled.
     let collection = collection(&world).await;
-    let mut erasing = world.store.begin().await.unwrap();
-    world.store.suppressions().lock(erasing.conn(), collection, true).await.unwrap();
+    let mut tx = world.store.begin().await.unwrap();
+    world.store.suppressions().lock(tx.conn(), collection, true).await.unwrap();
     let crawl = world.create(&[site.url("/copy")], fast()).await;
     let worker = world.worker("worker");
-    world.execute(UNTIL_A_SESSION_WAITS).await;
+    world.execute(WAIT_FOR_BLOCKED_SESSION).await;
     let erasure = erasure(collection);
-    world.store.erasures().record(erasing.conn(), &erasure).await.unwrap();
+    world.store.erasures().record(tx.conn(), &erasure).await.unwrap();
     let erased = Suppression::Url(site.url("/smaller.jpg"));
-    world.store.suppressions().suppress(erasing.conn(), collection, erasure.id, &[erased]).await.unwrap();
-    erasing.commit().await.unwrap();
-    world.ended(crawl.id).await;
+    world.store.suppressions().suppress(tx.conn(), collection, erasure.id, &[erased]).await.unwrap();
+    tx.commit().await.unwrap();
+    world.until_ended(crawl.id).await;
     assert_eq!(images(&world.progress(crawl.id).await), [("suppressed", 1)]);
     worker.stop().await;
 }
@@ -438,7 +438,7 @@ async fn copies_of_erased_badge_are_suppressed() {
     let copies = [
         encode::jpeg(&third, 50),
         encode::jpeg(&crop::thumbnail(&third, 700), 85),
-        // Nobody is seen, so it may be a poor copy of the erased image.
+        // The badge shows no face, so it may be a poor copy of the erased image.
         people::badge_file(&[]),
     ];
     for (number, copy) in copies.into_iter().enumerate() {

@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 /// Claims the only job of the kind, waits until the lease expires, and claims the job again.
-/// Returns the job of the old holder and that of the new holder.
-async fn two_holders(world: &World, kind: JobKind) -> (ClaimedJob, ClaimedJob) {
+/// Returns the job with the old claim and the job with the new claim.
+async fn claim_twice(world: &World, kind: JobKind) -> (ClaimedJob, ClaimedJob) {
     let kinds = [kind.into()];
     let first = world.queue.claim(&kinds, 1, "old").await.unwrap().remove(0);
     let reclaim = async || {
@@ -36,7 +36,7 @@ async fn stale_claim_cannot_store_image() {
     let (world, site) = (World::with(short_leases(), fast_politeness()).await, Site::start().await);
     site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")));
     let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
-    let (first, second) = two_holders(&world, JobKind::ScanImage).await;
+    let (first, second) = claim_twice(&world, JobKind::ScanImage).await;
     let outcome = world.run(first).await;
     assert!(matches!(outcome, RunEnd::Stale), "{outcome:?}");
     assert!(world.images().await.is_empty());
@@ -58,19 +58,19 @@ async fn stale_claim_cannot_process_page() {
     let (world, site) = (World::with(short_leases(), fast_politeness()).await, Site::start().await);
     site.set("/", Response::html("<img src=cora.jpg><a href=more.html>x</a>"));
     let crawl = world.create(&[site.url("/")], CrawlOptions { max_depth: 1, ..fast() }).await;
-    let (first, second) = two_holders(&world, JobKind::ScanPage).await;
+    let (first, second) = claim_twice(&world, JobKind::ScanPage).await;
     let outcome = world.run(first).await;
     assert!(matches!(outcome, RunEnd::Stale), "{outcome:?}");
     let progress = world.progress(crawl.id).await;
     assert_eq!((counts(&progress.pages), counts(&progress.images)), ([("queued", 1)].into(), [].into()));
-    assert_eq!(world.live(crawl.id).await, 1, "the old holder enqueued no job");
+    assert_eq!(world.live_jobs(crawl.id).await, 1, "the stale claim enqueued no job");
 
     let outcome = world.run(second).await;
     assert!(matches!(outcome, RunEnd::Settled), "{outcome:?}");
     let progress = world.progress(crawl.id).await;
     assert_eq!(counts(&progress.pages), [("fetched", 1), ("queued", 1)].into());
     assert_eq!(counts(&progress.images), [("queued", 1)].into());
-    assert_eq!(world.live(crawl.id).await, 2);
+    assert_eq!(world.live_jobs(crawl.id).await, 2);
 }
 
 #[testing::test]
@@ -83,7 +83,7 @@ async fn stale_claim_cannot_start_scheduled_run() {
     assert_eq!(world.store.crawls().get(crawl.id).await.unwrap().state, CrawlState::Failed);
 
     world.execute("update jobs set scheduled_at = now()").await;
-    let (first, second) = two_holders(&world, JobKind::StartCrawl).await;
+    let (first, second) = claim_twice(&world, JobKind::StartCrawl).await;
     let outcome = world.run(first).await;
     assert!(matches!(outcome, RunEnd::Stale), "{outcome:?}");
     assert_eq!(world.store.crawls().list(&Default::default(), None, 10).await.unwrap().len(), 1);
@@ -91,14 +91,14 @@ async fn stale_claim_cannot_start_scheduled_run() {
     assert!(matches!(outcome, RunEnd::Settled), "{outcome:?}");
     let runs = world.store.crawls().list(&Default::default(), None, 10).await.unwrap();
     assert_eq!((runs.len(), runs[0].series_id), (2, Some(crawl.id)));
-    assert_eq!(world.live(runs[0].id).await, 1);
+    assert_eq!(world.live_jobs(runs[0].id).await, 1);
 }
 
 #[testing::test]
 async fn stale_claim_cannot_record_failure() {
     let (world, site) = (World::with(short_leases(), fast_politeness()).await, Site::start().await);
     let crawl = world.create(&[site.url("/missing.jpg")], fast()).await;
-    let (first, _second) = two_holders(&world, JobKind::ScanImage).await;
+    let (first, _second) = claim_twice(&world, JobKind::ScanImage).await;
     let outcome = world.run(first).await;
     assert!(matches!(outcome, RunEnd::Stale), "{outcome:?}");
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("queued", 1)].into());
@@ -107,8 +107,8 @@ async fn stale_claim_cannot_record_failure() {
 #[testing::test]
 async fn stopping_worker_snoozes_its_job() {
     let (world, site) = World::with_site().await;
-    let never = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
-    site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")).gated(&never));
+    let closed_gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+    site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")).gated(&closed_gate));
     let crawl = world.create(&[site.url("/cora.jpg")], fast()).await;
     let job = world.queue.claim(&[JobKind::ScanImage.into()], 1, "one").await.unwrap().remove(0);
     let cancel = CancellationToken::new();
@@ -123,7 +123,7 @@ async fn stopping_worker_snoozes_its_job() {
     assert_eq!(counts(&world.progress(crawl.id).await.images), [("queued", 1)].into());
 }
 
-/// Returns a site that never responds, except for the first page and robots.txt.
+/// Returns a site that closed_gate responds, except for the first page and robots.txt.
 async fn stalled_site() -> Site {
     let site = Site::start().await;
     site.set("/", Response::html("<a href=/first>x</a>"));
@@ -161,7 +161,7 @@ async fn small_site() -> Site {
 
 /// Asserts that the small crawl completes although the large one always has queued pages of higher
 /// priority. Returns the number of requests to the site of the large crawl.
-async fn small_crawl_completes(pages: usize, options: CrawlOptions) -> usize {
+async fn assert_small_crawl_completes(pages: usize, options: CrawlOptions) -> usize {
     let world = World::new().await;
     let (stalled_site, small_site) = (stalled_site().await, small_site().await);
     let worker = world.worker("one");
@@ -169,14 +169,14 @@ async fn small_crawl_completes(pages: usize, options: CrawlOptions) -> usize {
     let is_requested = async || (stalled_site.count_requests("/first") > 0).then_some(());
     wait_for(is_requested).await.expect("the large crawl has started");
     enqueue_pages(&world, large.id, &stalled_site, pages).await;
-    assert_eq!(world.live(large.id).await, pages as i64 + 1);
+    assert_eq!(world.live_jobs(large.id).await, pages as i64 + 1);
 
     let small = world.create(&[small_site.url("/")], fast()).await;
-    assert_eq!(world.ended(small.id).await.state, CrawlState::Completed);
+    assert_eq!(world.until_ended(small.id).await.state, CrawlState::Completed);
     assert_eq!(counts(&world.progress(small.id).await.images), [("processed", 1)].into());
     world.crawls.cancel(large.id).await.unwrap();
     worker.stop().await;
-    let is_closed = async || (world.live(large.id).await == 0).then_some(());
+    let is_closed = async || (world.live_jobs(large.id).await == 0).then_some(());
     wait_for(is_closed).await.expect("all jobs of the large crawl are closed");
     stalled_site.requests().len()
 }
@@ -185,14 +185,14 @@ async fn small_crawl_completes(pages: usize, options: CrawlOptions) -> usize {
 #[testing::test]
 async fn pages_of_unresponsive_host_delay_no_other_crawl() {
     // The site got requests for robots.txt and the page, and on a busy machine some retries.
-    let requests = small_crawl_completes(100_000, fast()).await;
+    let requests = assert_small_crawl_completes(100_000, fast()).await;
     assert!(requests < 100, "{requests}");
 }
 
 #[testing::test]
 async fn pages_waiting_for_host_permit_delay_no_other_crawl() {
     let options = CrawlOptions { delay_ms: Some(1_000), max_depth: 1, ..CrawlOptions::default() };
-    small_crawl_completes(2_000, options).await;
+    assert_small_crawl_completes(2_000, options).await;
 }
 
 /// The jobs of seeds, links and images contain the collection of the crawl. A worker uses it to
@@ -216,8 +216,8 @@ async fn crawl_jobs_carry_collection_as_tenant() {
     claim().await;
 }
 
-/// A receiver that never responds occupies only one place. Previously, all receivers shared four
-/// places, and its messages occupied all of them.
+/// A receiver that closed_gate responds occupies only one place. Previously, all receivers shared
+/// four places, and its messages occupied all of them.
 #[testing::test]
 async fn unresponsive_webhook_delays_no_other_webhook() {
     let politeness =
@@ -234,7 +234,7 @@ async fn unresponsive_webhook_delays_no_other_webhook() {
     let worker = world.worker("one");
     for _ in 0..5 {
         let crawl = world.create(&[quick.url("/")], with_webhook(&slow, "/slow")).await;
-        world.ended(crawl.id).await;
+        world.until_ended(crawl.id).await;
     }
     let slow_is_requested = async || (slow.count_requests("/slow") > 0).then_some(());
     wait_for(slow_is_requested).await.expect("the slow receiver has a request");

@@ -37,7 +37,7 @@ async fn retention_deletes_only_images_not_seen_recently() {
     let expired = maintenance.expire().await.unwrap();
     assert_eq!((expired.images, expired.faces, expired.crawls), (1, 1, 1));
     assert_eq!(world.images().await.len(), 1);
-    assert_eq!(world.files(), 3, "a thumbnail, a crop and a chip");
+    assert_eq!(world.count_files(), 3, "a thumbnail, a crop and a chip");
     assert_eq!(maintenance.expire().await.unwrap(), Default::default());
 }
 
@@ -49,15 +49,19 @@ async fn sweep_deletes_orphans_and_reports_missing_blobs() {
     let orphan = world.blobs.put("crops", "jpg", Bytes::from_static(b"nobody's")).await.unwrap();
     let grace = Duration::from_secs(3600);
     let swept = maintenance.sweep(grace, true, false).await.unwrap();
-    assert_eq!((swept.blobs, swept.orphans, swept.missing), (4, 0, Some(0)), "its row may be inserted soon");
+    assert_eq!(
+        (swept.blobs, swept.orphans, swept.missing),
+        (4, 0, Some(0)),
+        "the row of a new blob may be inserted soon"
+    );
 
-    let look = maintenance.sweep(Duration::ZERO, false, true).await.unwrap();
-    assert_eq!((look.orphans, look.removed, look.missing), (1, 0, None));
+    let dry_run = maintenance.sweep(Duration::ZERO, false, true).await.unwrap();
+    assert_eq!((dry_run.orphans, dry_run.removed, dry_run.missing), (1, 0, None));
     assert!(world.blobs.exists(&orphan).await.unwrap());
     let swept = maintenance.sweep(Duration::ZERO, false, false).await.unwrap();
     assert_eq!((swept.orphans, swept.removed), (1, 1));
     assert!(!world.blobs.exists(&orphan).await.unwrap());
-    assert_eq!(world.files(), 3);
+    assert_eq!(world.count_files(), 3);
 
     let chip = world.faces().await[0].chip_key.clone().unwrap();
     world.blobs.delete(std::slice::from_ref(&chip)).await.unwrap();
@@ -75,7 +79,7 @@ async fn request_host(world: &World, host: &str) {
 }
 
 #[testing::test]
-async fn forget_hosts_deletes_only_unused_hosts() {
+async fn deletes_only_unused_hosts() {
     let world = World::new().await;
     let maintenance = Maintenance::new(world.store.clone(), world.blobs.clone());
     for host in ["old.test", "paused.test", "recent.test"] {
@@ -92,7 +96,7 @@ async fn forget_hosts_deletes_only_unused_hosts() {
     let many = "insert into hosts (host_key, robots_asked_until)
              select 'many-' || n || '.test', now() - interval '30 days' from generate_series(1, 12000) n";
     world.execute(many).await;
-    assert_eq!(maintenance.forget_hosts().await.unwrap(), 12_001);
+    assert_eq!(maintenance.delete_unused_hosts().await.unwrap(), 12_001);
     assert_eq!(world.store.hosts().pace("old.test").await.unwrap().pace_ms, 0);
     assert_eq!(world.store.hosts().pace("recent.test").await.unwrap().pace_ms, 4000);
     assert!(matches!(
@@ -100,7 +104,7 @@ async fn forget_hosts_deletes_only_unused_hosts() {
         PermitDecision::Wait { .. }
     ));
     request_host(&world, "old.test").await;
-    assert_eq!(maintenance.forget_hosts().await.unwrap(), 0);
+    assert_eq!(maintenance.delete_unused_hosts().await.unwrap(), 0);
 }
 
 #[testing::test]
@@ -171,7 +175,7 @@ async fn image_is_stored_after_its_blobs_are_durable() {
     disk.reached.notified().await;
     assert!(world.images().await.is_empty() && world.faces().await.is_empty());
     disk.open();
-    world.ended(crawl.id).await;
+    world.until_ended(crawl.id).await;
     assert_eq!(world.images().await.len(), 1);
     let calls = disk.calls.lock().unwrap().clone();
     let last = |call: &str| calls.iter().rposition(|one| *one == call);
@@ -179,7 +183,7 @@ async fn image_is_stored_after_its_blobs_are_durable() {
     worker.stop().await;
 }
 
-/// The process is behind the database, and ahead of it.
+/// Seconds by which the clock of the database is ahead of the clock of the process.
 const SHIFTS_S: [i64; 2] = [3600, -3600];
 
 async fn world(shift_s: i64, politeness: crawls::Config) -> World {
@@ -214,7 +218,7 @@ async fn host_pause_has_requested_length_despite_clock_shift() {
     }
 }
 
-/// Requests are separated by the delay. A wrong clock makes it neither an hour nor zero.
+/// A wrong clock must not change the delay between requests to an hour or to zero.
 #[testing::test]
 async fn crawl_with_delay_completes_despite_clock_shift() {
     for shift_s in SHIFTS_S {

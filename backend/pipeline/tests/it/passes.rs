@@ -31,14 +31,14 @@ fn boxes(analysis: &Analysis) -> Vec<Rect> {
 }
 
 /// Returns the number of pairs of boxes of one face, in which one covers most of the other.
-fn duplicates(boxes: &[Rect]) -> usize {
+fn count_duplicates(boxes: &[Rect]) -> usize {
     let overlap = |a: &Rect, b: &Rect| a.intersection(b).area() > 0.5 * a.area().min(b.area());
     boxes.iter().enumerate().map(|(i, a)| boxes[..i].iter().filter(|b| overlap(a, b)).count()).sum()
 }
 
 /// Cuts the face of a portrait so that it fills `share` of the frame in both directions. Returns
 /// the image as a PNG and the box of the face.
-async fn cut_to_face(analyzer: &Analyzer, portrait: Vec<u8>, share: f32) -> (Vec<u8>, Rect) {
+async fn crop_to_face(analyzer: &Analyzer, portrait: Vec<u8>, share: f32) -> (Vec<u8>, Rect) {
     let frame = pixels(&portrait);
     let face = boxes(&detect(analyzer, portrait, Passes::Auto).await)[0];
     let (width, height) = (face.width / share, face.height / share);
@@ -56,12 +56,12 @@ async fn trimmed_canvas_border_does_not_change_faces() {
     for pack in ["compact", "research"] {
         let analyzer = analyzer_on(pack).await;
         let engine = analyzer.engine();
-        let (mut found, mut black, mut offsets) = (0, 0, Vec::new());
+        let (mut found, mut with_border, mut offsets) = (0, 0, Vec::new());
         for path in testing::images() {
             let name = path.display();
             let frame = pixels(&std::fs::read(&path).unwrap());
             let square = Letterbox::fit((frame.width(), frame.height()), (640, 640));
-            let trimmed = engine.faces().adapt_letterbox(square);
+            let trimmed = engine.face_detector().adapt_letterbox(square);
             let [square_faces, trimmed_faces] = [square, trimmed].map(|letterbox| {
                 let canvas = Arc::new(letterbox.draw(&frame));
                 engine.detect(canvas, engine.detector().min_score, Priority::Interactive)
@@ -70,7 +70,7 @@ async fn trimmed_canvas_border_does_not_change_faces() {
                 (square_faces.await.unwrap().output, trimmed_faces.await.unwrap().output);
             assert_eq!(square_faces.len(), trimmed_faces.len(), "{pack} {name}");
             found += square_faces.len();
-            black += usize::from(trimmed != square);
+            with_border += usize::from(trimmed != square);
             for face in &square_faces {
                 let overlap = |other: &Detection| face.bbox.iou(&other.bbox);
                 let best = trimmed_faces.iter().max_by(|a, b| overlap(a).total_cmp(&overlap(b))).unwrap();
@@ -79,9 +79,15 @@ async fn trimmed_canvas_border_does_not_change_faces() {
                 offsets.push((face.bbox.x - best.bbox.x).abs());
             }
         }
-        assert!(found > 400 && black > 30, "{pack}: {found} faces, {black} images with a black border");
+        assert!(
+            found > 400 && with_border > 30,
+            "{pack}: {found} faces, {with_border} images with a black border"
+        );
         offsets.sort_by(f32::total_cmp);
-        assert!(offsets[offsets.len() * 9 / 10] < 0.1, "{pack}: 90% of the boxes hardly move: {offsets:?}");
+        assert!(
+            offsets[offsets.len() * 9 / 10] < 0.1,
+            "{pack}: 90% of the boxes move by less than 0.1 pixels: {offsets:?}"
+        );
     }
 }
 
@@ -89,12 +95,12 @@ async fn trimmed_canvas_border_does_not_change_faces() {
 async fn finds_face_filling_frame() {
     let analyzer = analyzer().await;
     for name in ["ada.jpg", "ben.jpg", "cora.jpg", "dan.jpg"] {
-        finds_in(&analyzer, name, drawing(name), false).await;
+        assert_close_face_found(&analyzer, name, drawing(name), false).await;
     }
 }
 
-async fn finds_in(analyzer: &Analyzer, name: &str, portrait: Vec<u8>, single_fails: bool) {
-    let (image, face) = cut_to_face(analyzer, portrait, 0.9).await;
+async fn assert_close_face_found(analyzer: &Analyzer, name: &str, portrait: Vec<u8>, single_fails: bool) {
+    let (image, face) = crop_to_face(analyzer, portrait, 0.9).await;
     let single = detect(analyzer, image.clone(), Passes::Single).await;
     // The reason for the small view: on a canvas of 640 pixels, SCRFD does not find such a face.
     assert!(!single_fails || single.faces.is_empty(), "{name}");
@@ -127,7 +133,7 @@ fn reference_faces(name: &str) -> Vec<Rect> {
 }
 
 /// Returns the number of `faces` that are among `boxes`.
-fn hits(boxes: &[Rect], faces: &[Rect]) -> usize {
+fn count_found(boxes: &[Rect], faces: &[Rect]) -> usize {
     faces.iter().filter(|face| boxes.iter().any(|b| b.iou(face) > 0.4)).count()
 }
 
@@ -142,15 +148,16 @@ async fn check_tiles(analyzer: &Analyzer, name: &str, image: Vec<u8>, faces: &[R
     let single = boxes(&detect(analyzer, image.clone(), Passes::Single).await);
     let tiled = boxes(&detect(analyzer, image, Passes::Thorough).await);
     assert!(tiled.len() as f64 >= single.len() as f64 * ratio, "{name}: {} {}", single.len(), tiled.len());
-    let (single_hits, tile_hits, total) = (hits(&single, faces), hits(&tiled, faces), faces.len());
+    let (single_hits, tile_hits, total) =
+        (count_found(&single, faces), count_found(&tiled, faces), faces.len());
     assert!(
         tile_hits >= single_hits && tile_hits * 100 >= total * 95,
         "{name}: {single_hits}, {tile_hits} of {total}"
     );
     assert!(
-        duplicates(&tiled) * 100 <= tiled.len() * 2,
-        "{name}: {} of {} twice",
-        duplicates(&tiled),
+        count_duplicates(&tiled) * 100 <= tiled.len() * 2,
+        "{name}: {} of {} faces are found twice",
+        count_duplicates(&tiled),
         tiled.len()
     );
 }
@@ -188,13 +195,19 @@ async fn auto_skips_search_of_image_without_face_signs() {
 }
 
 /// Draws a portrait, with a face of `height` pixels, into an image that is scaled to `width`.
-async fn small_face(analyzer: &Analyzer, view: &[u8], portrait: Vec<u8>, width: u32, height: f32) -> Vec<u8> {
+async fn draw_small_face(
+    analyzer: &Analyzer,
+    view: &[u8],
+    portrait: Vec<u8>,
+    width: u32,
+    height: f32,
+) -> Vec<u8> {
     let face = boxes(&detect(analyzer, portrait.clone(), Passes::Single).await)[0];
     let portrait = pixels(&portrait);
     let longer = portrait.width().max(portrait.height()) as f32;
     let portrait = crop::thumbnail(&portrait, (longer * height / face.height) as u32);
     let view = pixels(view);
-    let mut image = Letterbox::fit((view.width(), view.height()), (width, width)).trimmed(1).draw(&view);
+    let mut image = Letterbox::fit((view.width(), view.height()), (width, width)).trim_canvas(1).draw(&view);
     let (left, top) = (image.width() / 3, image.height() / 5);
     for y in 0..portrait.height().min(image.height() - top) {
         for x in 0..portrait.width().min(image.width() - left) {
@@ -205,8 +218,8 @@ async fn small_face(analyzer: &Analyzer, view: &[u8], portrait: Vec<u8>, width: 
     encode::png(&image)
 }
 
-/// The looks that save the search overlook no face that the quality profile `standard` accepts,
-/// whatever the size of the image.
+/// At every image size, the first look overlooks no face that the quality profile `standard`
+/// accepts.
 #[testing::needs(shared, slow)]
 #[testing::test]
 async fn auto_finds_usable_face_at_any_image_size() {
@@ -214,8 +227,8 @@ async fn auto_finds_usable_face_at_any_image_size() {
         let analyzer = analyzer_on(pack).await;
         for width in [300, 640, 960, 1280, 1920, 2560] {
             for name in ["obama.jpg", "biden.jpg", "obama3.jpg"] {
-                let picture = small_face(&analyzer, &image("view.jpg"), image(name), width, 48.0).await;
-                let found = detect(&analyzer, picture, Passes::Auto).await;
+                let scene = draw_small_face(&analyzer, &image("view.jpg"), image(name), width, 48.0).await;
+                let found = detect(&analyzer, scene, Passes::Auto).await;
                 assert_eq!(found.faces.len(), 1, "{pack}: {name} in {width} pixels");
             }
         }
@@ -245,8 +258,8 @@ async fn cheap_first_look_finds_same_faces_as_slow_detector() {
     assert!(found > 100 && searched > 12, "{found} faces in {searched} images");
     // In an image without a face, the slow detector does not run: one look decides.
     let empty = Frame::filled(600, 400, [120, 130, 90]);
-    let nothing = detect(&cheap, encode::png(&empty), Passes::Auto).await;
-    assert_eq!((nothing.faces.len(), nothing.views), (0, 1));
+    let result = detect(&cheap, encode::png(&empty), Passes::Auto).await;
+    assert_eq!((result.faces.len(), result.views), (0, 1));
 }
 
 async fn assert_one_more_view(analyzer: &Analyzer, name: &str, image: Vec<u8>) {
@@ -279,7 +292,7 @@ async fn check_first_look(analyzer: &Analyzer, name: &str, image: Vec<u8>, faces
     let single = detect(analyzer, image.clone(), Passes::Single).await;
     assert_eq!((single.faces.len(), single.views), (0, 1), "{name}: too small for a single view");
     let auto = boxes(&detect(analyzer, image, Passes::Auto).await);
-    let true_hits = hits(&auto, faces);
+    let true_hits = count_found(&auto, faces);
     assert!(true_hits + 1 >= faces.len(), "{name}: {true_hits} of {}: {auto:?}", faces.len());
     assert!(auto.len() <= true_hits + 1, "{name}: {auto:?}");
 }
@@ -308,9 +321,9 @@ async fn very_large_image_is_searched_at_affordable_levels() {
 #[testing::test]
 async fn first_look_scales_with_requested_canvas() {
     let analyzer = analyzer_on("compact").await;
-    let picture = small_face(&analyzer, &image("view.jpg"), image("obama.jpg"), 900, 24.0).await;
+    let scene = draw_small_face(&analyzer, &image("view.jpg"), image("obama.jpg"), 900, 24.0).await;
     let options = AnalyzeOptions { det_size: Some(1280), passes: Some(Passes::Auto), ..DETECTION_ONLY };
-    let found = analyze(&analyzer, picture, &options).await;
+    let found = analyze(&analyzer, scene, &options).await;
     assert_eq!(found.faces.len(), 1);
 }
 
@@ -323,7 +336,7 @@ async fn face_on_tile_border_is_found_whole() {
 async fn check_tile_borders(analyzer: &Analyzer, name: &str, portrait: &[u8]) {
     let portrait = crop::thumbnail(&pixels(portrait), 300);
     let single = boxes(&detect(analyzer, encode::png(&portrait), Passes::Single).await)[0];
-    let mut off = Vec::new();
+    let mut failures = Vec::new();
     for step in 0..12 {
         let (left, top) = (200 + 40 * step, 40 + 20 * step);
         let mut image = Frame::filled(1152, 800, [90, 110, 130]);
@@ -338,10 +351,10 @@ async fn check_tile_borders(analyzer: &Analyzer, name: &str, portrait: &[u8]) {
         let expected = Rect { x: single.x + left as f32, y: single.y + top as f32, ..single };
         let result = boxes(&result);
         if result.len() != 1 || result[0].iou(&expected) < 0.75 {
-            off.push(format!("{name} at {left},{top}: {result:?}, not {expected:?}"));
+            failures.push(format!("{name} at {left},{top}: {result:?}, not {expected:?}"));
         }
     }
-    assert!(off.is_empty(), "{off:#?}");
+    assert!(failures.is_empty(), "{failures:#?}");
 }
 
 /// Repeats the tests above on photographs and with both families of detectors.
@@ -351,19 +364,19 @@ async fn passes_work_on_photographs_with_both_detector_families() {
     let all = testing::oracle()["group_6.jpg"]["yunet_native"].as_array().unwrap().len();
     let group = reference_faces("group_6.jpg");
     assert_eq!((all, group.len()), (14, 14));
-    let (lost, lost_faces) = place_group(&image("view.jpg"), &image("group_6.jpg"), &group, 40.0 / 75.0);
-    for (pack, blind) in [("compact", false), ("research", true)] {
+    let (scene, scene_faces) = place_group(&image("view.jpg"), &image("group_6.jpg"), &group, 40.0 / 75.0);
+    for (pack, single_fails) in [("compact", false), ("research", true)] {
         let analyzer = analyzer_on(pack).await;
         for name in ["obama.jpg", "biden.jpg", "mask2.jpg", "pose_left_face.jpeg"] {
-            finds_in(&analyzer, &format!("{pack} {name}"), image(name), blind).await;
+            assert_close_face_found(&analyzer, &format!("{pack} {name}"), image(name), single_fails).await;
         }
-        for (name, more) in
+        for (name, ratio) in
             [("group_17.jpg", 3.0), ("group_25.jpg", 1.8), ("group_1.jpg", 1.0), ("group_26.jpg", 1.0)]
         {
-            check_tiles(&analyzer, &format!("{pack} {name}"), image(name), &reference_faces(name), more)
+            check_tiles(&analyzer, &format!("{pack} {name}"), image(name), &reference_faces(name), ratio)
                 .await;
         }
-        check_first_look(&analyzer, pack, lost.clone(), &lost_faces).await;
+        check_first_look(&analyzer, pack, scene.clone(), &scene_faces).await;
         check_tile_borders(&analyzer, pack, &image("obama.jpg")).await;
     }
     let analyzer = analyzer().await;
@@ -381,7 +394,7 @@ async fn fixed_size_detector_supports_all_passes() {
     let thorough = detect(&analyzer, image("group_25.jpg"), Passes::Thorough).await;
     assert!(thorough.faces.len() as f64 > 1.8 * single.faces.len() as f64);
     // Boxes are not enlarged on a canvas that this detector does not accept.
-    let large = small_face(&analyzer, &image("view.jpg"), image("obama.jpg"), 2000, 48.0).await;
+    let large = draw_small_face(&analyzer, &image("view.jpg"), image("obama.jpg"), 2000, 48.0).await;
     detect(&analyzer, large, Passes::Auto).await;
     // For this detector a small view is expensive, so `auto` skips it if a face was found.
     assert_eq!(detect(&analyzer, image("obama.jpg"), Passes::Auto).await.views, 1);

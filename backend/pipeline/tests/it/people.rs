@@ -46,10 +46,10 @@ const PHOTOGRAPHED: &[(&str, &str)] = &[
 ];
 
 /// Reads an image file by name.
-type Read = fn(&str) -> Vec<u8>;
+type ReadImage = fn(&str) -> Vec<u8>;
 
 /// Stores the images and returns the best face of each file.
-async fn store_all(world: &World, read: Read, files: &[&'static str]) -> HashMap<&'static str, Uuid> {
+async fn store_all(world: &World, read: ReadImage, files: &[&'static str]) -> HashMap<&'static str, Uuid> {
     let folder = tempfile::tempdir().unwrap();
     let scan = world.scan(Dedupe::Exact, AnalyzeOptions::default()).await;
     let mut best = HashMap::new();
@@ -58,7 +58,8 @@ async fn store_all(world: &World, read: Read, files: &[&'static str]) -> HashMap
         std::fs::write(&path, read(file)).unwrap();
         let row = scan.add(&[&path]).await.unwrap().remove(0);
         let stored = scan.ingest(row.id, std::fs::read(&path).unwrap().into()).await.unwrap();
-        let (pipeline::Ingested::Stored { image, .. } | pipeline::Ingested::Duplicate { image, .. }) = stored
+        let (pipeline::IngestOutcome::Stored { image, .. }
+        | pipeline::IngestOutcome::Duplicate { image, .. }) = stored
         else {
             panic!("nothing is suppressed: {stored:?}")
         };
@@ -75,8 +76,8 @@ async fn cluster(world: &World, threshold: f32) -> store::people::clusters::Clus
     let model_id = world.face_store.model_id();
     let scope = ClusterScope { collection_id: collection, model_id, any_quality: true };
     let clusters = Clusters::new(world.store.clone(), world.queue.clone());
-    let (run, new) = clusters.begin(&scope, threshold).await.unwrap();
-    assert!(new);
+    let (run, is_new) = clusters.begin(&scope, threshold).await.unwrap();
+    assert!(is_new);
     let worker = world.worker("clustering");
     let ended = wait_for(async || {
         let current = world.store.clusters().get(run.id).await.unwrap();
@@ -122,10 +123,10 @@ async fn photographs_of_one_person_form_one_cluster() {
 }
 
 /// Clusters the faces of all these images, and compares the clusters with the people.
-async fn assert_clusters(images: &[(&'static str, &str)], groups: [&'static str; 2], read: Read) {
+async fn assert_clusters(images: &[(&'static str, &str)], groups: [&'static str; 2], read: ReadImage) {
     let world = World::new().await;
     let embedder = world.face_store.analyzer().engine().embedder();
-    let threshold = pipeline::default_threshold(embedder.match_threshold, embedder.cluster_margin);
+    let threshold = pipeline::default_merge_threshold(embedder.match_threshold, embedder.cluster_margin);
     let files: Vec<&str> = images.iter().map(|(file, _)| *file).collect();
     // The first run processes about half of the images and one group image, the second run the
     // rest. The second run must add to the existing clusters.
@@ -222,7 +223,7 @@ async fn reembedding_computes_embeddings_from_chips() {
 async fn clustering_step_resets_job_crashes() {
     let world = World::new().await;
     store_all(&world, drawing, &["ada.jpg", "ada_2.jpg", "ben.jpg"]).await;
-    // Records the jobs that become trusted again during a run.
+    // Records the jobs whose number of crashes is reset during a run.
     for statement in [
         "create table trusted (kind text)",
         "create function record_trust() returns trigger language plpgsql as $$

@@ -15,7 +15,7 @@ async fn host_is_fetched_after_robots_txt_recovers() {
     site.set_series("/robots.txt", vec![Response::status(500), Response::status(502), Response::status(404)]);
     site.set("/", Response::html("<img src=cora.jpg>"));
     site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")));
-    let progress = world.completed(&[site.url("/")], fast()).await;
+    let progress = world.complete_crawl(&[site.url("/")], fast()).await;
     assert_eq!(counts(&progress.images), [("processed", 1)].into());
     assert_eq!(site.requests()[..4], ["/robots.txt", "/robots.txt", "/robots.txt", "/"]);
 }
@@ -57,7 +57,7 @@ async fn robots_txt_with_false_encoding_is_read_or_rejected() {
 #[testing::test]
 async fn incomplete_robots_txt_blocks_host() {
     let (world, site) = (World::with(quick_retries(), fast_politeness()).await, Site::start().await);
-    site.set("/robots.txt", Response::new("text/plain", "user-agent: *\n").breaking_off());
+    site.set("/robots.txt", Response::new("text/plain", "user-agent: *\n").closing_early());
     assert_blocked(&world, &site).await;
 }
 
@@ -139,7 +139,7 @@ async fn image_requests_follow_referrer_policy() {
     site.set("/closed", closed.header("referrer-policy", "no-referrer"));
     site.set_fallback(Response::jpeg(drawing("cora.jpg")));
     images.set_fallback(Response::jpeg(drawing("cora_2.jpg")));
-    world.completed(&[site.url("/page")], fast()).await;
+    world.complete_crawl(&[site.url("/page")], fast()).await;
     assert_eq!(site.referer("/page"), None);
     assert_eq!(site.referer("/own.jpg"), Some(site.url("/page")));
     assert_eq!(images.referer("/other.jpg"), Some(site.url("/")));
@@ -175,7 +175,7 @@ async fn host_pace_slows_on_refusals_and_recovers() {
     assert_eq!(slowed.refusals, 2);
     assert!(slowed.pace_ms >= 500, "doubled twice: {slowed:?}");
     gate.add_permits(1);
-    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
+    assert_eq!(world.until_ended(crawl.id).await.state, CrawlState::Completed);
     worker.stop().await;
     let recovered = world.store.hosts().pace(&host).await.unwrap();
     assert_eq!(recovered.refusals, 0);
@@ -191,7 +191,7 @@ async fn crawl_with_delay_fetches_every_url_once() {
     let options = CrawlOptions { delay_ms: Some(20), max_depth: 0, ..CrawlOptions::default() };
     let crawl = world.create(&[site.url("/")], options).await;
     let workers = [world.worker("one"), world.worker("two")];
-    let ended = world.ended(crawl.id).await;
+    let ended = world.until_ended(crawl.id).await;
     for worker in workers {
         worker.stop().await;
     }
@@ -207,22 +207,22 @@ async fn crawl_delay_applies_only_to_its_collection() {
         pipeline::crawls::Config { default_delay: Duration::from_millis(20), ..fast_politeness() };
     let world = World::with(quick_retries(), politeness).await;
     world
-        .commit(async |tx| world.store.collections().create(tx.conn(), "theirs", &Default::default()).await)
+        .commit(async |tx| world.store.collections().create(tx.conn(), "other", &Default::default()).await)
         .await;
     let site = Site::start().await;
     site.set("/slow", Response::html("nothing")).set("/", Response::html("<img src=cora.jpg>"));
     site.set("/cora.jpg", Response::jpeg(drawing("cora.jpg")));
     let slow = CrawlOptions { delay_ms: Some(300_000), max_depth: 0, ..CrawlOptions::default() };
-    let ours = world.create(&[site.url("/slow")], slow).await;
+    let slow_crawl = world.create(&[site.url("/slow")], slow).await;
     let worker = world.worker("one");
     let is_requested = async || (site.count_requests("/robots.txt") > 0).then_some(());
     wait_for(is_requested).await.expect("the slow crawl has sent its first request");
-    let theirs = [site.url("/")];
-    let theirs = world.crawls.create("theirs", &theirs, CrawlOptions::default()).await.unwrap();
-    assert_eq!(world.ended(theirs.id).await.state, CrawlState::Completed);
-    assert_eq!(counts(&world.progress(theirs.id).await.images), [("processed", 1)].into());
+    let seeds = [site.url("/")];
+    let other_crawl = world.crawls.create("other", &seeds, CrawlOptions::default()).await.unwrap();
+    assert_eq!(world.until_ended(other_crawl.id).await.state, CrawlState::Completed);
+    assert_eq!(counts(&world.progress(other_crawl.id).await.images), [("processed", 1)].into());
     assert_eq!(site.count_requests("/slow"), 0, "the slow crawl still waits");
-    world.crawls.cancel(ours.id).await.unwrap();
+    world.crawls.cancel(slow_crawl.id).await.unwrap();
     worker.stop().await;
 }
 

@@ -1,23 +1,23 @@
 //! Tests the learned quality score beside the computed measures, and rotated faces.
-use crate::support::{Response, World, analyze, analyzer, analyzer_on, fast, pixels, rotating};
+use crate::support::{Response, World, analyze, analyzer, analyzer_on, fast, pixels, rotation_options};
 use inference::{Engine, Manifest, Priority, ResolvedPack};
-use pipeline::{Analysis, AnalyzeOptions, Analyzer, CrawlOptions, Dedupe, Ingested, Passes, Rotate};
+use pipeline::{Analysis, AnalyzeOptions, Analyzer, CrawlOptions, Dedupe, IngestOutcome, Passes, Rotate};
 use store::images::ImageFilter;
 use testing::fixture_models::Canvas;
 use testing::{draw_face, drawing, fixture_pack, fixture_quality, fixture_score};
 use vision::quality::Measure;
 use vision::{Frame, Profile, crop, encode};
 
-fn analyzer_for(learned: bool) -> Analyzer {
-    analyzer_with(learned, inference::Config::default().queue_capacity)
+fn analyzer_for(has_scorer: bool) -> Analyzer {
+    analyzer_with(has_scorer, inference::Config::default().queue_capacity)
 }
 
-fn analyzer_with(learned: bool, queue_capacity: usize) -> Analyzer {
+fn analyzer_with(has_scorer: bool, queue_capacity: usize) -> Analyzer {
     let folder = tempfile::tempdir().unwrap();
     let fixture = fixture_pack(folder.path());
     let manifest = Manifest::parse(&fixture.manifest()).unwrap();
     let mut pack = manifest.pack("fixture").unwrap().clone();
-    pack.files.extend(learned.then(|| fixture_quality(folder.path())));
+    pack.files.extend(has_scorer.then(|| fixture_quality(folder.path())));
     let pack = ResolvedPack::verify(&pack, folder.path()).unwrap();
     let dylib_path = Some(testing::library());
     let config = inference::Config { dylib_path, queue_capacity, ..inference::Config::default() };
@@ -162,7 +162,7 @@ async fn only_upright_face_of_pair_passes_quality() {
     }
     let pair = encode::jpeg(&Frame::new(width, 568, rows).unwrap(), 92);
     for pack in ["compact", "research"] {
-        let analysis = analyze(&analyzer_on(pack).await, pair.clone(), &rotating()).await;
+        let analysis = analyze(&analyzer_on(pack).await, pair.clone(), &rotation_options()).await;
         // Both faces are equally good, so that both rotations are right.
         let upright =
             if analysis.rotation == 0 { 0.0..left.width() as f32 } else { left.width() as f32..width as f32 };
@@ -188,7 +188,7 @@ async fn finds_rotation_of_every_photograph() {
             }
             let photograph = pixels(&std::fs::read(&path).unwrap());
             for degrees in [0, 90, 180, 270] {
-                let options = AnalyzeOptions { embeddings: false, quality: false, ..rotating() };
+                let options = AnalyzeOptions { embeddings: false, quality: false, ..rotation_options() };
                 let result = analyze(&analyzer, rotated_file(&photograph, degrees), &options).await;
                 images += 1;
                 if result.rotation != (360 - degrees) % 360 || result.faces.is_empty() {
@@ -210,10 +210,10 @@ async fn rotation_search_adds_at_most_three_views() {
     let analyzer = analyzer().await;
     for name in ["view.jpg", "ada.jpg", "two_people.jpg", "crowd.jpg"] {
         // A crawl has this priority.
-        let look = async |options: AnalyzeOptions| {
+        let analyze = async |options: AnalyzeOptions| {
             analyzer.analyze(drawing(name).into(), &options, Priority::Background).await.unwrap()
         };
-        let (plain, rotating) = (look(AnalyzeOptions::default()).await, look(rotating()).await);
+        let (plain, rotating) = (analyze(AnalyzeOptions::default()).await, analyze(rotation_options()).await);
         assert_eq!(rotating.rotation, 0, "{name}");
         assert_eq!(rotating.faces.len(), plain.faces.len(), "{name}");
         // The search compares at most three boxes.
@@ -261,7 +261,7 @@ async fn scan_finds_rotation_only_if_configured() {
         let scan = world.scan(Dedupe::Near, options).await;
         assert_eq!(scan.crawl().options.get("rotate").is_some(), rotate == Rotate::Auto);
         let rows = scan.add(&["/x/turned.jpg"]).await.unwrap();
-        let Ingested::Stored { image, .. } = scan.ingest(rows[0].id, file.clone().into()).await.unwrap()
+        let IngestOutcome::Stored { image, .. } = scan.ingest(rows[0].id, file.clone().into()).await.unwrap()
         else {
             panic!("the image must be stored");
         };

@@ -117,8 +117,8 @@ async fn changed_pages_and_images_are_read_again() {
     assert_eq!(site.take_stats().0, ["/", "/cora.jpg", "/new.jpg", "/second"]);
     assert_eq!(counts(&third.images), [("duplicate", 3)].into());
 
-    let everything = CrawlOptions { revalidate: false, ..fast() };
-    world.crawl(&[site.url("/")], everything).await;
+    let without_revalidation = CrawlOptions { revalidate: false, ..fast() };
+    world.crawl(&[site.url("/")], without_revalidation).await;
     assert!(site.take_stats().0.is_empty());
 }
 
@@ -191,5 +191,5 @@ async fn pages_of_image_rich_directories_come_first() {
     for name in &names[1..4] {
         assert!(position(format!("/rich/{name}")) < position(format!("/poor/{name}")), "{requests:?}");
     }
-    assert_eq!(requests.iter().collect::<BTreeSet<_>>().len(), requests.len(), "each once");
+    assert_eq!(requests.iter().collect::<BTreeSet<_>>().len(), requests.len(), "each page is fetched once");
 }

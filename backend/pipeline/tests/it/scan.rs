@@ -5,7 +5,7 @@ use domain::{CrawlKind, CrawlState, Reason};
 use inference::Priority;
 use pipeline::crawls::Reconciled;
 use pipeline::{
-    AnalyzeOptions, Analyzer, ChangeError, Dedupe, FaceStore, IngestError, Ingested, Scan, StoredFaces,
+    AnalyzeOptions, Analyzer, ChangeError, Dedupe, FaceStore, IngestError, IngestOutcome, Scan, StoredFaces,
     Thumbnails,
 };
 use store::StoreError;
@@ -28,15 +28,15 @@ async fn scan_records_every_file_in_ledger() {
     let rows = scan.add(&files).await.unwrap();
     assert_eq!(rows.len(), 6);
     assert!(rows[0].url.starts_with("file:///") && rows[0].url.ends_with("a%20b.jpg"), "{}", rows[0].url);
-    assert!(scan.add(&files[..2]).await.unwrap().is_empty(), "known already");
+    assert!(scan.add(&files[..2]).await.unwrap().is_empty(), "the ledger already contains these files");
     assert!(scan.add(&["relative.jpg"]).await.is_err());
 
     let read = |at: usize| bytes::Bytes::from(std::fs::read(&files[at]).unwrap());
-    let Ingested::Stored { image, faces: 1 } = scan.ingest(rows[0].id, read(0)).await.unwrap() else {
+    let IngestOutcome::Stored { image, faces: 1 } = scan.ingest(rows[0].id, read(0)).await.unwrap() else {
         panic!("the first file must be stored with its face");
     };
     let result = scan.ingest(rows[1].id, read(1)).await.unwrap();
-    assert_eq!(result, Ingested::Duplicate { image, reason: Reason::ExactDuplicate });
+    assert_eq!(result, IngestOutcome::Duplicate { image, reason: Reason::ExactDuplicate });
     let error = scan.ingest(rows[2].id, read(2)).await.unwrap_err();
     assert!(matches!(error, IngestError::Analyze(_)), "{error:?}");
     scan.skip(rows[3].id, Reason::TooManyBytes, "30 MB").await.unwrap();
@@ -61,7 +61,7 @@ async fn scan_records_every_file_in_ledger() {
 async fn stores_only_passed_faces_if_configured() {
     let world = World::new().await;
     let config = pipeline::Config { stored_faces: StoredFaces::Passed, ..pipeline::Config::default() };
-    let scan = world.scan(Dedupe::Near, config.storing_options()).await;
+    let scan = world.scan(Dedupe::Near, config.storage_options()).await;
     let rows = scan.add(&["/x/crowd.jpg"]).await.unwrap();
     let crowd = bytes::Bytes::from(drawing("crowd.jpg"));
     let options = AnalyzeOptions::default();
@@ -70,7 +70,7 @@ async fn stores_only_passed_faces_if_configured() {
     let passed = faces.iter().filter(|face| face.quality.as_ref().unwrap().passed).count();
     assert!(passed > 0 && passed < faces.len(), "{passed} of {} pass", faces.len());
 
-    let Ingested::Stored { image, faces } = scan.ingest(rows[0].id, crowd).await.unwrap() else {
+    let IngestOutcome::Stored { image, faces } = scan.ingest(rows[0].id, crowd).await.unwrap() else {
         panic!("the image must be stored");
     };
     assert_eq!(faces, passed);
@@ -79,7 +79,7 @@ async fn stores_only_passed_faces_if_configured() {
     assert!(
         stored.iter().all(|face| face.image_id == image && face.quality.as_ref().unwrap()["passed"] == true)
     );
-    assert_eq!(world.files(), usize::from(passed > 0) + 2 * passed, "no crops of the other faces");
+    assert_eq!(world.count_files(), usize::from(passed > 0) + 2 * passed, "no crops of the other faces");
 }
 
 #[testing::test]
@@ -102,7 +102,7 @@ async fn only_scan_with_expired_lease_is_closed() {
     assert_eq!(world.crawls.reconcile().await.unwrap(), Reconciled::default());
     assert_eq!(world.store.crawls().get(live.crawl().id).await.unwrap().state, CrawlState::Running);
     world.execute("update crawls set lease_until = now() - interval '1 second'").await;
-    // The service does this too.
+    // The service also closes expired scans.
     let expected = Reconciled { scans: 1, ..Reconciled::default() };
     assert_eq!(world.crawls.reconcile().await.unwrap(), expected);
     assert!(matches!(live.finish(false).await, Err(ChangeError::Store(StoreError::Conflict(_)))));
@@ -121,7 +121,7 @@ async fn interrupted_scan_is_cancelled() {
 
 #[testing::test]
 async fn thumbnail_setting_selects_images() {
-    for (thumbnails, of_portrait, of_view) in
+    for (thumbnails, expects_portrait, expects_view) in
         [(Thumbnails::Faces, true, false), (Thumbnails::All, true, true), (Thumbnails::None, false, false)]
     {
         let world = World::new().await;
@@ -129,16 +129,22 @@ async fn thumbnail_setting_selects_images() {
         let analyzer = Analyzer::new(world.face_store.analyzer().engine().clone(), config.clone());
         let (store, blobs, queue) = (world.store.clone(), world.blobs.clone(), world.queue.clone());
         let ingest = FaceStore::new(analyzer, store, blobs, queue).await.unwrap();
-        let (seeds, options) = (["/x".to_owned()], config.storing_options());
+        let (seeds, options) = (["/x".to_owned()], config.storage_options());
         let scan = Scan::begin(ingest, "default", &seeds, Dedupe::Near, options).await.unwrap();
-        for (name, faces, expected) in [("ada.jpg", 1, of_portrait), ("view.jpg", 0, of_view)] {
-            let files = world.files();
+        for (name, faces, expected) in [("ada.jpg", 1, expects_portrait), ("view.jpg", 0, expects_view)] {
+            let files = world.count_files();
             let row = scan.add(&[&format!("/x/{name}")]).await.unwrap()[0].id;
             let stored = scan.ingest(row, bytes::Bytes::from(drawing(name))).await.unwrap();
-            let Ingested::Stored { image, faces: face_count } = stored else { panic!("{name}: {stored:?}") };
+            let IngestOutcome::Stored { image, faces: face_count } = stored else {
+                panic!("{name}: {stored:?}")
+            };
             let key = world.store.images().get(image).await.unwrap().thumbnail_key;
             assert_eq!((face_count, key.is_some()), (faces, expected), "{name} {thumbnails:?}");
-            assert_eq!(world.files() - files, 2 * faces + usize::from(expected), "{name} {thumbnails:?}");
+            assert_eq!(
+                world.count_files() - files,
+                2 * faces + usize::from(expected),
+                "{name} {thumbnails:?}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Video files of scans: cancellations from outside, two scans of one file, and erasures.
+//! Tests video files of scans: cancellations, two scans of one file, and erasures.
 
 use crate::stored_videos::{REQUEST, erase, erase_track, tracks, videos, wait_for_video, world_with_film};
 use crate::support::World;
@@ -37,7 +37,7 @@ async fn read_with(
         sha256: Sha256::digest(&bytes).into(),
         bytes: bytes.len() as u64,
     };
-    scan.video(decoder, path, file, request, &mut ()).await
+    scan.scan_video(decoder, path, file, request, &mut ()).await
 }
 
 fn stored(read: Result<ScannedVideo, IngestError>) -> Video {
@@ -243,7 +243,7 @@ async fn erased_video_does_not_return_in_another_scan() {
 async fn scan_deletion_keeps_videos_found_by_another_scan() {
     let (world, path) = world_with_film(1).await;
     let delete = async |scan: Uuid| {
-        let extent = world.store.extents().of_crawl(scan).await.unwrap();
+        let extent = world.store.deletion_counts().of_crawl(scan).await.unwrap();
         world.commit(async |tx| world.store.crawls().delete(tx.conn(), scan, true).await).await;
         (extent.videos, extent.faces)
     };
@@ -284,7 +284,7 @@ async fn video_failure_detail_contains_no_local_path() {
     let ScannedVideo::Unprocessed { video, reason, detail, .. } =
         read_with(&decoder, &begin(&world).await, &path, REQUEST).await.unwrap()
     else {
-        panic!("the decoder is gone");
+        panic!("the deleted decoder must not read the video");
     };
     assert_eq!(
         (reason, detail.as_str()),

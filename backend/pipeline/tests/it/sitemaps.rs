@@ -24,7 +24,7 @@ fn requested_paths(site: &Site) -> BTreeSet<String> {
     site.requests().into_iter().collect()
 }
 
-fn set<const N: usize>(paths: [&str; N]) -> BTreeSet<String> {
+fn path_set<const N: usize>(paths: [&str; N]) -> BTreeSet<String> {
     paths.into_iter().map(Into::into).collect()
 }
 
@@ -52,12 +52,12 @@ async fn reads_sitemaps_from_robots_txt_and_announced_feeds() {
     site.set("/news.rss", Response::new("application/rss+xml", feed));
     site.set("/post.html", Response::html("nothing"));
 
-    let progress = world.completed(&[site.url("/")], CrawlOptions { max_depth: 2, ..fast() }).await;
+    let progress = world.complete_crawl(&[site.url("/")], CrawlOptions { max_depth: 2, ..fast() }).await;
     assert_eq!(counts(&progress.pages), [("fetched", 7)].into());
     assert_eq!(counts(&progress.images), [("failed", 4)].into());
     let pages = ["/", "/a.html", "/maps/index", "/maps/1.xml", "/hidden.html", "/news.rss", "/post.html"];
     let images = ["/of-hidden.jpg", "/on-hidden.jpg", "/of-post.jpg", "/picture.jpg"];
-    assert_eq!(requested_paths(&site), &(&set(pages) | &set(images)) | &set(["/robots.txt"]));
+    assert_eq!(requested_paths(&site), &(&path_set(pages) | &path_set(images)) | &path_set(["/robots.txt"]));
 }
 
 #[testing::test]
@@ -92,7 +92,7 @@ async fn sitemap_seed_respects_page_limit() {
     let (crawl, progress) = world.crawl(&[site.url("/map.xml")], options).await;
     assert_eq!(crawl.state, CrawlState::Completed);
     assert_eq!(counts(&progress.pages), [("failed", 3), ("fetched", 1)].into());
-    assert_eq!(requested_paths(&site), set(["/robots.txt", "/map.xml", "/p0", "/p1", "/p2"]));
+    assert_eq!(requested_paths(&site), path_set(["/robots.txt", "/map.xml", "/p0", "/p1", "/p2"]));
 }
 
 #[testing::test]
@@ -101,8 +101,8 @@ async fn nested_sitemap_indexes_have_depth_limit() {
     for i in 0..9 {
         site.set(&format!("/{i}.xml"), index(&[site.url(&format!("/{}.xml", i + 1))]));
     }
-    world.completed(&[site.url("/0.xml")], fast()).await;
-    assert_eq!(requested_paths(&site), set(["/robots.txt", "/0.xml", "/1.xml", "/2.xml", "/3.xml"]));
+    world.complete_crawl(&[site.url("/0.xml")], fast()).await;
+    assert_eq!(requested_paths(&site), path_set(["/robots.txt", "/0.xml", "/1.xml", "/2.xml", "/3.xml"]));
 }
 
 #[testing::test]
@@ -142,11 +142,11 @@ async fn slow_sitemap_delays_no_other_sitemap() {
     let is_requested = async || (slow_site.count_requests("/late.xml") > 0).then_some(());
     wait_for(is_requested).await.expect("the slow sitemap is requested");
     let crawl = world.create(&[fast_site.url("/map.xml")], fast()).await;
-    assert_eq!(world.ended(crawl.id).await.state, CrawlState::Completed);
+    assert_eq!(world.until_ended(crawl.id).await.state, CrawlState::Completed);
     assert_eq!(counts(&world.progress(crawl.id).await.pages), [("fetched", 2)].into());
     // The first request is still open. Its response is sent now.
     gate.add_permits(1);
-    assert_eq!(world.ended(slow_crawl.id).await.state, CrawlState::Completed);
+    assert_eq!(world.until_ended(slow_crawl.id).await.state, CrawlState::Completed);
     assert_eq!(slow_site.count_requests("/late.xml"), 1);
     worker.stop().await;
 }
@@ -155,11 +155,11 @@ async fn slow_sitemap_delays_no_other_sitemap() {
 async fn sitemap_over_page_size_limit_is_fetched_again() {
     let (world, site) = World::with_site().await;
     let entry = format!("<url><loc>{}</loc></url>", site.url("/page"));
-    let with = |bytes: usize| urlset(&format!("<!--{}-->{entry}", "x".repeat(bytes)));
-    site.set("/small.xml", with(4 << 20));
-    site.set("/large.xml", with(6 << 20));
+    let sitemap_of_size = |bytes: usize| urlset(&format!("<!--{}-->{entry}", "x".repeat(bytes)));
+    site.set("/small.xml", sitemap_of_size(4 << 20));
+    site.set("/large.xml", sitemap_of_size(6 << 20));
     site.set("/page", Response::html("nothing"));
-    let progress = world.completed(&[site.url("/small.xml"), site.url("/large.xml")], fast()).await;
+    let progress = world.complete_crawl(&[site.url("/small.xml"), site.url("/large.xml")], fast()).await;
     assert_eq!(counts(&progress.pages), [("fetched", 3)].into());
     assert_eq!((site.count_requests("/small.xml"), site.count_requests("/large.xml")), (1, 2));
 }

@@ -1,9 +1,9 @@
-//! Videos that are stored: their tracks, interruptions, erasures and deletions.
+//! Tests stored videos: their tracks, interruptions, erasures and deletions.
 
 use crate::support::{Response, World, wait_for};
 use crate::videos::{analyze_file, decoder};
 use domain::{JobKind, Reason, VideoState};
-use pipeline::{Added, Rotate, Upload, VideoLimits, VideoOptions, VideoRequest, Videos};
+use pipeline::{AddOutcome, Rotate, Upload, VideoLimits, VideoOptions, VideoRequest, Videos};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use video::Sampling;
 pub(crate) const REQUEST: VideoRequest =
     VideoRequest { sampling: Sampling::Fps(1.0), max_gap_ms: 2_000, refine: false, rotate: Rotate::Off };
 
-/// Writes the standard film several times in a row: each time takes 25 s.
+/// Writes the standard film, which lasts 25 s, `times` times in a row.
 pub(crate) fn film(folder: &Path, times: u32) -> PathBuf {
     let (once, path) = (folder.join("once.mkv"), folder.join(format!("film{times}.mkv")));
     let encoding = Encoding::new(Codec::H264, Container::Mkv);
@@ -67,26 +67,26 @@ pub(crate) async fn add(world: &World, path: &Path) -> Uuid {
 async fn add_to(world: &World, collection: Uuid, path: &Path) -> Uuid {
     let upload = upload(world, path).await;
     match videos(world).add(collection, &upload, REQUEST).await.unwrap() {
-        Added::New(id) => id,
+        AddOutcome::New(id) => id,
         other => panic!("{other:?}"),
     }
 }
 
-pub(crate) async fn wait_for_video(world: &World, id: Uuid, holds: impl Fn(&Video) -> bool) -> Video {
-    let video = wait_for(async || Some(world.store.videos().get(id).await.unwrap()).filter(&holds)).await;
+pub(crate) async fn wait_for_video(world: &World, id: Uuid, condition: impl Fn(&Video) -> bool) -> Video {
+    let video = wait_for(async || Some(world.store.videos().get(id).await.unwrap()).filter(&condition)).await;
     match video {
         Some(video) => video,
         None => panic!("{:?}", world.store.videos().get(id).await),
     }
 }
 
-async fn ended(world: &World, id: Uuid) -> Video {
+async fn until_ended(world: &World, id: Uuid) -> Video {
     wait_for_video(world, id, |video| !video.state.is_live()).await
 }
 
 /// Waits until the video is read to its end.
-async fn completed(world: &World, id: Uuid) -> Video {
-    let video = ended(world, id).await;
+async fn until_completed(world: &World, id: Uuid) -> Video {
+    let video = until_ended(world, id).await;
     assert_eq!(video.state, VideoState::Completed, "{:?}", video.detail);
     video
 }
@@ -95,7 +95,7 @@ pub(crate) async fn tracks(world: &World, id: Uuid) -> Vec<Track> {
     world.store.tracks().list(id, &TrackFilter::default(), None, 1_000).await.unwrap().tracks
 }
 
-/// What must not depend on interruptions.
+/// The values of a track that must not depend on interruptions.
 type Summary = (i32, Option<i32>, i64, i64, i32, Vec<u8>, Vec<(i64, Option<f32>)>);
 
 fn summaries(tracks: &[Track]) -> Vec<Summary> {
@@ -112,8 +112,8 @@ fn summaries(tracks: &[Track]) -> Vec<Summary> {
 async fn stored_video_matches_analysis() {
     let (world, path, id) = world_with_video(3).await;
     let worker = world.video_worker("one", decoder());
-    let video = ended(&world, id).await;
-    file_is_deleted(&world, &path).await;
+    let video = until_ended(&world, id).await;
+    until_file_deleted(&world, &path).await;
     worker.stop().await;
     assert_eq!((video.state, video.reason), (VideoState::Completed, None), "{:?}", video.detail);
 
@@ -151,7 +151,7 @@ async fn stored_video_matches_analysis() {
     let second = upload(&world, &path).await;
     assert_eq!(
         videos(&world).add(collection(&world).await, &second, REQUEST).await.unwrap(),
-        Added::Existing(id)
+        AddOutcome::Existing(id)
     );
     videos(&world).discard_upload(second.key.clone()).await;
     assert!(world.blobs.get(&second.key).await.unwrap().is_none());
@@ -164,7 +164,7 @@ fn upload_key(path: &Path) -> String {
 }
 
 /// Waits until the file of an ended video is deleted. A stopped worker would not delete it.
-async fn file_is_deleted(world: &World, path: &Path) {
+async fn until_file_deleted(world: &World, path: &Path) {
     let is_deleted = async || world.blobs.get(&upload_key(path)).await.unwrap().is_none().then_some(());
     wait_for(is_deleted).await.unwrap();
 }
@@ -174,12 +174,12 @@ async fn file_is_deleted(world: &World, path: &Path) {
 async fn interruptions_do_not_change_stored_tracks() {
     let (world, path, id) = world_with_video(6).await;
     let control = videos(&world);
-    // Before anything was read.
+    // Nothing was read before this pause.
     control.pause(&world.store, id).await.unwrap();
     assert!(control.pause(&world.store, id).await.is_err());
     control.resume(&world.store, id).await.unwrap();
     let first = world.video_worker("one", decoder());
-    // In the middle of the second part: the worker drops what it has not stored.
+    // The worker is in the second part, and drops its unstored results.
     let paused_at = wait_for_video(&world, id, |video| video.checkpoint_us.is_some()).await.checkpoint_us;
     let paused = control.pause(&world.store, id).await.unwrap();
     assert_eq!(paused.state, VideoState::Paused);
@@ -197,14 +197,14 @@ async fn interruptions_do_not_change_stored_tracks() {
     let stopped = world.store.videos().get(id).await.unwrap();
     assert_eq!(stopped.people, None, "it was not read to its end");
     let second = world.video_worker("two", decoder());
-    let video = completed(&world, id).await;
+    let video = until_completed(&world, id).await;
     let interrupted = summaries(&tracks(&world, id).await);
     assert!(interrupted.len() > 20);
 
     let undisturbed = World::new().await;
     let second_id = add(&undisturbed, &path).await;
     let worker = undisturbed.video_worker("three", decoder());
-    let expected = ended(&undisturbed, second_id).await;
+    let expected = until_ended(&undisturbed, second_id).await;
     assert_eq!(interrupted, summaries(&tracks(&undisturbed, second_id).await));
     assert_eq!((video.people, video.frames), (expected.people, expected.frames));
     assert_eq!(video.unidentified, expected.unidentified);
@@ -227,8 +227,8 @@ async fn cancelled_video_keeps_tracks_and_deleted_video_keeps_nothing() {
     assert!(world.blobs.get(&upload_key(&path)).await.unwrap().is_none(), "the file is deleted");
     // A cancelled video does not prevent another attempt.
     let second_id = add(&world, &path).await;
-    completed(&world, second_id).await;
-    file_is_deleted(&world, &path).await;
+    until_completed(&world, second_id).await;
+    until_file_deleted(&world, &path).await;
     worker.stop().await;
     for id in [id, second_id] {
         let unused = world.commit(async |tx| world.store.videos().delete(tx.conn(), id).await).await;
@@ -244,17 +244,17 @@ async fn cancelled_video_keeps_tracks_and_deleted_video_keeps_nothing() {
 async fn erased_person_does_not_return_with_reread_video() {
     let (world, path, id) = world_with_video(1).await;
     let worker = world.video_worker("one", decoder());
-    ended(&world, id).await;
+    until_ended(&world, id).await;
     let stored = tracks(&world, id).await;
     let track = stored.iter().find(|track| track.faces.len() > 1).unwrap().clone();
     erase_track(&world, &track).await;
     let remaining = tracks(&world, id).await;
     assert_eq!(remaining.len(), stored.len() - 1);
     assert!(remaining.iter().all(|remaining_track| remaining_track.id != track.id));
-    // The same file is read again: the track does not return, the others do.
+    // The same file is read again. All tracks except the erased one return.
     world.commit(async |tx| world.store.videos().delete(tx.conn(), id).await).await;
     let second_id = add(&world, &path).await;
-    assert_eq!(ended(&world, second_id).await.state, VideoState::Completed);
+    assert_eq!(until_ended(&world, second_id).await.state, VideoState::Completed);
     let times = |tracks: &[Track]| -> Vec<(i64, i64)> {
         tracks.iter().map(|track| (track.started_us, track.ended_us)).collect()
     };
@@ -279,7 +279,7 @@ pub(crate) async fn erase(world: &World, target: Target, extra: &[Suppression]) 
     (plan, suppressed)
 }
 
-/// Erases one face of a track, with suppression: the whole track goes.
+/// Erases one face of a track, with suppression. This erases the whole track.
 pub(crate) async fn erase_track(world: &World, track: &Track) {
     let (plan, suppressed) = erase(world, Target::Face(track.faces.last().unwrap().face_id), &[]).await;
     assert_eq!(plan.faces.len(), track.faces.len());
@@ -311,8 +311,8 @@ async fn non_video_file_fails_with_reason() {
     std::fs::write(&path, b"not a video").unwrap();
     let id = add(&world, &path).await;
     let worker = world.video_worker("one", decoder());
-    let video = ended(&world, id).await;
-    file_is_deleted(&world, &path).await;
+    let video = until_ended(&world, id).await;
+    until_file_deleted(&world, &path).await;
     worker.stop().await;
     assert_eq!((video.state, video.reason), (VideoState::Failed, Some(Reason::NotAVideo)));
     assert!(video.detail.is_some());
@@ -328,7 +328,7 @@ async fn stored_part_resets_attempts_and_crashes_of_video() {
     wait_for_video(&world, id, |video| video.checkpoint_us.is_some()).await;
     let is_reset = "do $$ begin assert (select attempt = 1 and crashes = 0 and not alone from jobs); end $$";
     world.execute(is_reset).await;
-    completed(&world, id).await;
+    until_completed(&world, id).await;
     worker.stop().await;
 }
 
@@ -352,8 +352,8 @@ async fn file_of_discarded_video_is_kept_for_retry() {
     let retried = control.retry(&world.store, id).await.unwrap();
     assert_eq!((retried.as_ref().unwrap().state, retried.unwrap().reason), (VideoState::Queued, None));
     let worker = world.video_worker("one", decoder());
-    completed(&world, id).await;
-    file_is_deleted(&world, &path).await;
+    until_completed(&world, id).await;
+    until_file_deleted(&world, &path).await;
     worker.stop().await;
 }
 
@@ -366,7 +366,7 @@ async fn failed_video_file_is_deleted_after_one_week() {
     world.execute("update videos set finished_at = now() - interval '8 days'").await;
     assert_eq!(videos(&world).reconcile().await.unwrap(), 1);
     assert!(world.blobs.get(&upload_key(&path)).await.unwrap().is_none());
-    assert!(videos(&world).retry(&world.store, id).await.is_err(), "its file is gone");
+    assert!(videos(&world).retry(&world.store, id).await.is_err(), "its file was deleted");
 }
 
 #[testing::needs(video)]
@@ -389,7 +389,7 @@ async fn video_restarts_from_beginning_under_another_model() {
     wait_for_video(&world, id, |video| video.checkpoint_us.is_some()).await;
     control.pause(&world.store, id).await.unwrap();
     worker.stop().await;
-    // What an earlier version of the service, with another pack, would have stored.
+    // Simulates parts that an earlier version of the service stored with another pack.
     world.store.models().register("other", "other", 3).await.unwrap();
     let change_model = "update faces set embedding = '[1,0,0]',
                  model_id = (select id from embedding_models where name = 'other')";
@@ -398,7 +398,7 @@ async fn video_restarts_from_beginning_under_another_model() {
     assert!(!first_tracks.is_empty());
     control.resume(&world.store, id).await.unwrap();
     let worker = world.video_worker("two", decoder());
-    let video = ended(&world, id).await;
+    let video = until_ended(&world, id).await;
     worker.stop().await;
     assert_eq!((video.state, video.reason), (VideoState::Completed, None), "{:?}", video.detail);
     let stored = tracks(&world, id).await;
@@ -418,14 +418,14 @@ async fn video_waits_while_disk_is_full() {
     let (mut world, _, id) = world_with_video(1).await;
     let with_space = world.fill_disk().await;
     let worker = world.video_worker("one", decoder());
-    world.postponed(JobKind::ScanVideo).await;
+    world.until_postponed(JobKind::ScanVideo).await;
     worker.stop().await;
     let video = world.store.videos().get(id).await.unwrap();
     assert_eq!((video.state, video.reason), (VideoState::Queued, None));
     world.face_store = with_space;
     world.execute("update jobs set scheduled_at = now()").await;
     let worker = world.video_worker("two", decoder());
-    assert_eq!(ended(&world, id).await.state, VideoState::Completed);
+    assert_eq!(until_ended(&world, id).await.state, VideoState::Completed);
     worker.stop().await;
 }
 
@@ -440,7 +440,7 @@ async fn other_collection(world: &World) -> Uuid {
 async fn add_address(world: &World, url: &str) -> Uuid {
     let added = videos(world).add_address(collection(world).await, &Url::parse(url).unwrap(), REQUEST).await;
     match added.unwrap() {
-        Added::New(id) => id,
+        AddOutcome::New(id) => id,
         other => panic!("{other:?}"),
     }
 }
@@ -464,12 +464,12 @@ async fn slow_downloads_do_not_block_video_analysis() {
     wait_for(async || (!site.requests().is_empty()).then_some(())).await.unwrap();
     let second_collection = other_collection(&world).await;
     let id = add_to(&world, second_collection, &path).await;
-    completed(&world, id).await;
+    until_completed(&world, id).await;
     for id in &slow {
-        assert!(world.store.videos().get(*id).await.unwrap().state.is_live(), "its host has not answered");
+        assert!(world.store.videos().get(*id).await.unwrap().state.is_live(), "its host has not responded");
     }
     gate.add_permits(100);
-    let first = completed(&world, slow[0]).await;
+    let first = until_completed(&world, slow[0]).await;
     assert_eq!(first.source_key, None);
     worker.stop().await;
 }
@@ -483,10 +483,10 @@ async fn long_video_does_not_block_other_collection() {
     let worker = world.video_worker_with("one", decoder(), VideoLimits::default(), Duration::ZERO);
     wait_for_video(&world, first, |video| video.state == VideoState::Running).await;
     let short_video = add_to(&world, other_collection(&world).await, &short).await;
-    ended(&world, short_video).await;
+    until_ended(&world, short_video).await;
     let long_video = world.store.videos().get(first).await.unwrap();
     assert!(long_video.state.is_live() && long_video.checkpoint_us.is_some(), "{long_video:?}");
-    completed(&world, first).await;
+    until_completed(&world, first).await;
     worker.stop().await;
 }
 
@@ -509,6 +509,6 @@ async fn video_fetch_waits_while_storage_limit_is_reached() {
     assert!(site.requests().is_empty());
     videos(&world).cancel(&world.store, uploaded).await.unwrap();
     world.execute("update jobs set scheduled_at = now()").await;
-    assert_eq!(ended(&world, id).await.reason, Some(Reason::Http(410)));
+    assert_eq!(until_ended(&world, id).await.reason, Some(Reason::Http(410)));
     worker.stop().await;
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 use testing::film::{Codec, Container, Encoding, Film, repeat};
 use video::{Index, Sampling};
 
-/// Keeps what an analysis reports.
+/// Records the events of an analysis.
 #[derive(Default)]
 struct Record {
     times: Vec<i64>,
@@ -23,16 +23,16 @@ struct Record {
 impl VideoParts for Record {
     type Error = VideoAnalyzeError;
 
-    async fn opened(&mut self, _: &Index) -> Result<(), VideoAnalyzeError> {
+    async fn on_open(&mut self, _: &Index) -> Result<(), VideoAnalyzeError> {
         Ok(())
     }
 
-    fn frame(&mut self, frame: FrameFaces<'_>) {
+    fn on_frame(&mut self, frame: FrameFaces<'_>) {
         assert_eq!(frame.size, (640, 360));
         self.times.push(frame.at_us);
     }
 
-    async fn part(&mut self, part: VideoPart) -> Result<(), VideoAnalyzeError> {
+    async fn on_part(&mut self, part: VideoPart) -> Result<(), VideoAnalyzeError> {
         self.parts.push(part);
         Ok(())
     }
@@ -48,7 +48,7 @@ async fn analyze(analyzer: &Analyzer, path: &Path, options: &VideoOptions, resum
     record
 }
 
-/// What must not depend on interruptions.
+/// Returns the values of a track that must not depend on interruptions.
 fn summary(track: &VideoTrack) -> impl PartialEq + std::fmt::Debug + use<> {
     let shots: Vec<(i64, Option<Vec<f32>>)> = track
         .faces
@@ -101,7 +101,7 @@ const IMAGES_LIMIT: u64 = 3 << 19;
 /// Memory for the images of one frame: at most eight faces with a crop and a chip.
 const FRAME_IMAGE_BYTES: usize = 8 * (256 * 256 + 112 * 112) * 3;
 
-async fn parts(
+async fn analyze_parts(
     analyzer: &Analyzer,
     film: &Path,
     bytes: Option<u64>,
@@ -115,7 +115,7 @@ async fn parts(
 /// Number, start, end and number of frames of a track.
 type Summary = (u32, i64, i64, u32);
 
-/// Returns what must not depend on interruptions.
+/// Returns the values of parts that must not depend on interruptions.
 fn summaries(parts: &[VideoPart]) -> Vec<(i64, u64, Vec<Summary>)> {
     let tracks = |part: &VideoPart| {
         let fields = |track: &VideoTrack| (track.number, track.started_us, track.ended_us, track.samples);
@@ -135,10 +135,10 @@ async fn video_part_ends_early_at_image_memory_limit() {
     let path = folder.path().join("film.mkv");
     Film::standard().encode(&Encoding::new(Codec::H264, Container::Mkv), &path).unwrap();
     let analyzer = analyzer().await;
-    let full = parts(&analyzer, &path, None, None).await;
+    let full = analyze_parts(&analyzer, &path, None, None).await;
     assert_eq!((full.len(), full[0].frames), (1, 126));
 
-    let limited = parts(&analyzer, &path, Some(IMAGES_LIMIT), None).await;
+    let limited = analyze_parts(&analyzer, &path, Some(IMAGES_LIMIT), None).await;
     assert!(limited.len() > 2, "{}", limited.len());
     assert_eq!(limited.last().unwrap().frames, 126);
     // Nothing is lost except a few faces that only continue a track.
@@ -154,7 +154,7 @@ async fn video_part_ends_early_at_image_memory_limit() {
     for (at, part) in limited.iter().enumerate().take(2) {
         let tracks = limited[..=at].iter().map(|part| part.tracks.len() as u32).sum();
         let resume = Resume { after_us: part.until_us, frames: part.frames, tracks };
-        let resumed = parts(&analyzer, &path, Some(IMAGES_LIMIT), Some(resume)).await;
+        let resumed = analyze_parts(&analyzer, &path, Some(IMAGES_LIMIT), Some(resume)).await;
         assert_eq!(summaries(&resumed), summaries(&limited[at + 1..]));
     }
 }

@@ -1,4 +1,4 @@
-//! Who appears in a video, and when: the standard film of drawn people, whose truth is known.
+//! Tests the people and tracks that are found in the standard film of drawn people.
 
 use crate::support::analyzer;
 use inference::Priority;
@@ -12,9 +12,9 @@ use testing::film::{Codec, Container, Encoding, Film, MovieIndex, Truth};
 use tracking::evaluate::{Sample, identity_counts, track_recall};
 use video::{Config, Decoder, Index, Launcher, Limits, Sampling, VideoError};
 
-/// Minimum side of a face in pixels. Smaller ones need not be found.
+/// Minimum side of a face in pixels. Smaller faces are ignored.
 const MIN_SIDE: f32 = 40.0;
-/// Minimum IoU at which a found box counts as a true one.
+/// Minimum IoU at which a found box matches a true box.
 const MIN_IOU: f32 = 0.5;
 
 pub(crate) fn decoder() -> Decoder {
@@ -43,17 +43,17 @@ fn options(sampling: Sampling) -> VideoOptions {
 /// Records the times of the frames.
 #[derive(Default)]
 struct Times {
-    opened: usize,
+    open_calls: usize,
     frames_us: BTreeSet<i64>,
 }
 
 impl VideoProgress for Times {
-    fn opened(&mut self, index: &Index) {
+    fn on_open(&mut self, index: &Index) {
         assert!(self.frames_us.is_empty() && !index.keyframes_us.is_empty());
-        self.opened += 1;
+        self.open_calls += 1;
     }
 
-    fn frame(&mut self, frame: FrameFaces<'_>) {
+    fn on_frame(&mut self, frame: FrameFaces<'_>) {
         assert!(self.frames_us.last().is_none_or(|last| *last < frame.at_us), "frames arrive in order");
         self.frames_us.insert(frame.at_us);
     }
@@ -74,7 +74,7 @@ async fn analyze_with(
     let (analyzer, file) = (analyzer().await, File::open(&path).unwrap());
     let mut times = Times::default();
     let analysis = analyze_file(&analyzer, &decoder(), options, file, &mut times).await.unwrap();
-    assert_eq!((times.opened, times.frames_us.len() as u64), (1, analysis.frames));
+    assert_eq!((times.open_calls, times.frames_us.len() as u64), (1, analysis.frames));
     (analysis, times, film.truth(encoding))
 }
 
@@ -105,8 +105,8 @@ fn truth_samples(truth: &Truth, times: &Times, tracks: bool) -> Vec<Sample> {
     samples
 }
 
-/// Returns the boxes that were found. Small ones and those of faces that are partly hidden count
-/// neither as right nor as wrong.
+/// Returns the found boxes that match a true box. Boxes of small and of partly hidden faces are
+/// ignored.
 fn found_samples(analysis: &VideoAnalysis, truth: &[Sample], people: bool) -> Vec<Sample> {
     let mut by_time: BTreeMap<i64, Vec<&Sample>> = BTreeMap::new();
     for sample in truth {
@@ -114,7 +114,7 @@ fn found_samples(analysis: &VideoAnalysis, truth: &[Sample], people: bool) -> Ve
     }
     let mut samples = Vec::new();
     for track in &analysis.tracks {
-        // A track of an unknown person is a person of its own.
+        // A track of an unknown person counts as a separate person.
         let identity = track.person.filter(|_| people).map_or(1_000 + u64::from(track.number), u64::from);
         for timed in &track.boxes {
             let true_samples = by_time.get(&timed.at_us).into_iter().flatten();
@@ -150,7 +150,7 @@ fn check_against_truth(analysis: &VideoAnalysis, times: &Times, truth: &Truth) -
         analysis.people,
         analysis.tracks.len()
     );
-    assert_eq!(wrong, 0, "every person is a true one");
+    assert_eq!(wrong, 0, "every found person is in the film");
     (recall, idf1)
 }
 
@@ -331,7 +331,7 @@ async fn dropping_analysis_ends_decoder_process() {
     std::fs::write(&program, script).unwrap();
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     std::fs::set_permissions(&program, executable).unwrap();
-    let limits = Limits { patience: std::time::Duration::from_secs(3_600), ..Limits::default() };
+    let limits = Limits { stall_timeout: std::time::Duration::from_secs(3_600), ..Limits::default() };
     let config = Config { ffmpeg: program, launcher: Launcher::Direct, threads: 1, limits };
     let decoder = open_with_retries(&config);
     let analyzer = analyzer().await;
@@ -358,13 +358,18 @@ async fn dropping_analysis_ends_decoder_process() {
 async fn rotation_option_finds_people_in_upside_down_video() {
     let film = Film::standard();
     let upright = Encoding { keyframe_interval: 25, ..Encoding::new(Codec::H264, Container::Ts) };
-    let turned = Encoding { rotation: 180, ..upright.clone() };
-    let (of_upright, ..) = analyze(&film, &upright, Sampling::Auto).await;
-    let (unrotated, ..) = analyze(&film, &turned, Sampling::Auto).await;
+    let upside_down = Encoding { rotation: 180, ..upright.clone() };
+    let (upright_analysis, ..) = analyze(&film, &upright, Sampling::Auto).await;
+    let (unrotated, ..) = analyze(&film, &upside_down, Sampling::Auto).await;
     let rotating = VideoOptions { rotate: Rotate::Auto, ..options(Sampling::Auto) };
-    let (rotated, ..) = analyze_with(&film, &turned, &rotating).await;
-    assert!(of_upright.people > 1, "{}", of_upright.people);
+    let (rotated, ..) = analyze_with(&film, &upside_down, &rotating).await;
+    assert!(upright_analysis.people > 1, "{}", upright_analysis.people);
     assert_eq!(unrotated.people, 0, "faces that are upside down are not embedded");
     // Videos are searched at another rotation only where a box gives a sign of a face.
-    assert!(rotated.people + 1 >= of_upright.people, "{} of {}", rotated.people, of_upright.people);
+    assert!(
+        rotated.people + 1 >= upright_analysis.people,
+        "{} of {}",
+        rotated.people,
+        upright_analysis.people
+    );
 }

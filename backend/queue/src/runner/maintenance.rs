@@ -8,95 +8,96 @@ use std::time::{Duration, Instant};
 use tokio::time::MissedTickBehavior;
 
 /// Maximum interval between two rescues, so that jobs with expired leases return in seconds.
-const RESCUE_EVERY: Duration = Duration::from_secs(5);
+const MAX_RESCUE_INTERVAL: Duration = Duration::from_secs(5);
 /// Interval at which the depth of the queue is published.
-const STATS_EVERY: Duration = Duration::from_secs(15);
+const STATS_INTERVAL: Duration = Duration::from_secs(15);
 /// Interval between two purges of jobs that have ended.
-const PURGE_EVERY: Duration = Duration::from_secs(60);
+const PURGE_INTERVAL: Duration = Duration::from_secs(60);
 /// Notifications within this time after the first are handled together.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Minimum interval between two passes over the partition keys.
-const PARTITIONS_EVERY: Duration = Duration::from_millis(50);
+const MIN_UNPARK_INTERVAL: Duration = Duration::from_millis(50);
 /// Minimum of all intervals of the background tasks, regardless of the lease.
 const MIN_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Rescues expired leases of all workers and publishes the queue's depth. Every process does this;
 /// rows that another process is rescuing are skipped.
-pub(super) async fn maintenance(shared: Arc<Shared>) {
+pub(super) async fn run_maintenance(shared: Arc<Shared>) {
     let lease = shared.queue.config().lease;
-    let mut rescue = ticks((lease / 6).clamp(MIN_INTERVAL, RESCUE_EVERY));
-    let mut stats = ticks(STATS_EVERY);
+    let mut rescue = new_interval((lease / 6).clamp(MIN_INTERVAL, MAX_RESCUE_INTERVAL));
+    let mut stats = new_interval(STATS_INTERVAL);
     let depth = telemetry::Depth::default();
-    let limit = lease.max(RESCUE_EVERY);
+    let limit = lease.max(MAX_RESCUE_INTERVAL);
     loop {
-        let (call, done) = tokio::select! {
+        let (call, result) = tokio::select! {
             _ = rescue.tick() => ("rescue", with_time_limit(limit, shared.queue.rescue()).await.map(|count| {
                 if count > 0 {
-                    telemetry::rescued(count);
+                    telemetry::count_rescued(count);
                     tracing::info!(count, "rescued jobs whose lease expired");
                 }
             })),
             _ = stats.tick() => ("stats", with_time_limit(limit, depth.publish(&shared)).await),
         };
-        if let Err(error) = done {
-            telemetry::failed(call);
+        if let Err(error) = result {
+            telemetry::count_failure(call);
             tracing::warn!(%error, call, "queue maintenance failed; retrying at the next interval");
         }
     }
 }
 
-/// Purges ended jobs. A separate task, because deleting ten million old jobs takes minutes.
-pub(super) async fn purges(shared: Arc<Shared>) {
-    let mut tick = ticks(PURGE_EVERY);
+/// Purges ended jobs. This is a separate task, because deleting ten million old jobs takes minutes.
+pub(super) async fn purge_periodically(shared: Arc<Shared>) {
+    let mut interval = new_interval(PURGE_INTERVAL);
     loop {
-        tick.tick().await;
+        interval.tick().await;
         match shared.queue.purge().await {
-            Ok(count) => telemetry::purged(count),
+            Ok(count) => telemetry::count_purged(count),
             Err(error) => {
-                telemetry::failed("purge");
+                telemetry::count_failure("purge");
                 tracing::warn!(%error, "failed to purge ended jobs; retrying at the next interval");
             }
         }
     }
 }
 
-/// Creates an interval that skips missed ticks: after an outage of a minute, one rescue is enough.
-fn ticks(every: Duration) -> tokio::time::Interval {
-    let mut ticks = tokio::time::interval(every);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
+/// Creates an interval that skips missed ticks. After an outage of a minute, one rescue is enough.
+fn new_interval(period: Duration) -> tokio::time::Interval {
+    let mut interval = tokio::time::interval(period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
 }
 
-/// Unparks jobs after runs have ended, and at each poll (for runs that ended in other processes).
-pub(super) async fn partitions(shared: Arc<Shared>) {
-    let poll = shared.config.poll.max(MIN_INTERVAL);
+/// Unparks jobs after runs have ended, and at each poll interval, because runs also end in other
+/// processes.
+pub(super) async fn unpark_periodically(shared: Arc<Shared>) {
+    let poll_interval = shared.config.poll_interval.max(MIN_INTERVAL);
     let mut backoff = Backoff::default();
     loop {
-        let begun = Instant::now();
+        let start = Instant::now();
         let pause = match with_time_limit(shared.queue.config().lease, shared.queue.unpark()).await {
             Ok(_) => {
                 backoff.reset();
                 // With many partition keys a pass takes longer, so passes become less frequent.
-                PARTITIONS_EVERY.max(begun.elapsed() * 5)
+                MIN_UNPARK_INTERVAL.max(start.elapsed() * 5)
             }
             Err(error) => {
-                telemetry::failed("unpark");
+                telemetry::count_failure("unpark");
                 tracing::warn!(%error, "failed to unpark jobs; retrying");
                 backoff.next()
             }
         };
         tokio::time::sleep(pause).await;
-        let _ = tokio::time::timeout(poll, shared.ended.notified()).await;
+        let _ = tokio::time::timeout(poll_interval, shared.run_ended.notified()).await;
     }
 }
 
 /// Wakes the claim loop for each burst of notifications, and after each reconnection, because
 /// notifications sent during the interruption are lost.
-pub(super) async fn listen(shared: Arc<Shared>) {
+pub(super) async fn listen_for_jobs(shared: Arc<Shared>) {
     let mut backoff = Backoff::default();
     loop {
         if let Err(error) = listen_once(&shared, &mut backoff).await {
-            telemetry::failed("listen");
+            telemetry::count_failure("listen");
             tracing::warn!(%error, "job notification listener failed; polling until it recovers");
         }
         tokio::time::sleep(backoff.next()).await;
@@ -124,25 +125,25 @@ async fn listen_once(shared: &Shared, backoff: &mut Backoff) -> Result<(), sqlx:
 }
 
 /// Extends all leases every third of the lease time, and more often after a failure.
-pub(super) async fn heartbeats(shared: Arc<Shared>) {
+pub(super) async fn send_heartbeats(shared: Arc<Shared>) {
     let lease = shared.queue.config().lease;
-    let every = (lease / 3).max(MIN_INTERVAL);
+    let interval = (lease / 3).max(MIN_INTERVAL);
     let mut backoff = Backoff::default();
-    let mut pause = every;
+    let mut pause = interval;
     loop {
         tokio::time::sleep(pause).await;
         let claims = shared.active_claims.to_vec();
-        let sent = Instant::now();
-        match with_time_limit(every, shared.queue.heartbeat(&claims)).await {
+        let sent_at = Instant::now();
+        match with_time_limit(interval, shared.queue.heartbeat(&claims)).await {
             Ok(lost) => {
-                shared.active_claims.heartbeat(&claims, &lost, sent, lease);
+                shared.active_claims.apply_heartbeat(&claims, &lost, sent_at, lease);
                 backoff.reset();
-                pause = every;
+                pause = interval;
             }
             Err(error) => {
-                telemetry::failed("heartbeat");
+                telemetry::count_failure("heartbeat");
                 tracing::warn!(%error, claims = claims.len(), "failed to send heartbeat; retrying");
-                pause = backoff.next().min(every);
+                pause = backoff.next().min(interval);
             }
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! One claim loop serves all kinds; each claimed job runs as a task. Other tasks send heartbeats,
 //! complete jobs in batches, do maintenance (rescue, gauges), purge jobs that have ended, unpark
-//! jobs and listen for new ones. These tasks use a few separate connections. So handlers that
+//! jobs and listen for new ones. These tasks use a few separate connections, so that handlers that
 //! exhaust the main pool cannot block the heartbeats.
 mod active_claims;
 mod claiming;
@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 /// Number of the runner's own connections. One listens for notifications; tasks share the others.
 const OWN_CONNECTIONS: u32 = 5;
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Debug)]
 pub enum RunEnd {
     /// The handler completed the job in its own transaction.
@@ -54,21 +54,21 @@ pub struct RunnerConfig {
     /// Maximum number of concurrent jobs per kind. A handler without an entry runs one at a time.
     pub concurrency: HashMap<String, usize>,
     /// Kinds of which a tenant never uses more than three quarters of the slots, even while other
-    /// tenants have no jobs: a job takes so long that they could not wait for its end.
-    pub keep_quarter: HashSet<String>,
-    /// Kinds whose jobs cannot end the process, so they never run alone. Such a job can take very
+    /// tenants have no jobs. These jobs take so long that other tenants could not wait for a slot.
+    pub keep_quarter_free: HashSet<String>,
+    /// Kinds whose jobs cannot crash the process, so they never run alone. Such a job can take very
     /// long, and other tenants would have to wait for its end.
     pub never_alone: Vec<String>,
     /// Poll interval while no notification arrives.
-    pub poll: Duration,
-    /// How long to wait for running jobs, both before a shutdown releases them and before a job
+    pub poll_interval: Duration,
+    /// Maximum time to wait for running jobs, both before a shutdown releases them and before a job
     /// that must run alone starts.
-    pub drain: Duration,
-    /// How long a job that must run alone keeps other jobs from starting. A job that records
-    /// progress earlier no longer runs alone.
-    pub alone: Duration,
+    pub drain_timeout: Duration,
+    /// Maximum time for which a job that must run alone prevents other jobs from starting. A job
+    /// that records progress earlier no longer runs alone.
+    pub alone_timeout: Duration,
     /// Name of this worker in `locked_by`.
-    pub worker: String,
+    pub worker_name: String,
 }
 
 pub struct Runner {
@@ -76,7 +76,7 @@ pub struct Runner {
     slots: Arc<Slots>,
 }
 
-/// Limits how many jobs of each kind a runner executes concurrently. Cheap to clone.
+/// Limits the number of concurrent jobs of each kind in a runner. Cheap to clone.
 #[derive(Clone)]
 pub struct Concurrency(Arc<Slots>);
 
@@ -87,14 +87,14 @@ impl Concurrency {
         self.0.set_limit(kind, limit);
     }
 
-    pub fn used(&self, kind: &str) -> usize {
-        self.0.used().into_iter().find(|(name, _)| name == kind).map_or(0, |(_, used)| used)
+    pub fn used_slots(&self, kind: &str) -> usize {
+        self.0.count_running().into_iter().find(|(name, _)| name == kind).map_or(0, |(_, count)| count)
     }
 }
 
 impl Runner {
     /// Starts to claim jobs. When `shutdown` fires, claiming stops, and running jobs finish or are
-    /// released within `drain`. Must be called within a Tokio runtime. If the database is
+    /// released within `drain_timeout`. Must be called within a Tokio runtime. If the database is
     /// unavailable, now or later, the runner waits for it.
     pub fn start(
         queue: Queue,
@@ -108,7 +108,7 @@ impl Runner {
         }
         let limits = handlers.keys().map(|kind| {
             let limit = *config.concurrency.get(kind).unwrap_or(&1);
-            (kind.clone(), limit, config.keep_quarter.contains(kind))
+            (kind.clone(), limit, config.keep_quarter_free.contains(kind))
         });
         let slots = Arc::new(Slots::new(limits));
         let shared = Arc::new(Shared {
@@ -117,8 +117,8 @@ impl Runner {
             config,
             slots: Arc::clone(&slots),
             active_claims: ActiveClaims::default(),
-            forced: CancellationToken::new(),
-            ended: Notify::new(),
+            forced_shutdown: CancellationToken::new(),
+            run_ended: Notify::new(),
         });
         Self { handle: tokio::spawn(claiming::supervise(shared, shutdown)), slots }
     }
@@ -128,7 +128,7 @@ impl Runner {
     }
 
     /// Waits until all jobs are settled or released.
-    pub async fn stopped(self) {
+    pub async fn until_stopped(self) {
         if let Err(error) = self.handle.await {
             tracing::error!(%error, "runner ended abnormally; its jobs return to the queue when their leases expire");
         }
@@ -144,15 +144,15 @@ struct Shared {
     slots: Arc<Slots>,
     active_claims: ActiveClaims,
     /// Fires when a shutdown stops waiting for the running jobs.
-    forced: CancellationToken,
+    forced_shutdown: CancellationToken,
     /// Fires when a run ends, because its partition key may have a free place.
-    ended: Notify,
+    run_ended: Notify,
 }
 
 impl Shared {
-    /// Returns whether no other job may run in the process beside this one.
-    fn runs_alone(&self, job: &ClaimedJob) -> bool {
-        job.runs_alone() && !self.config.never_alone.contains(&job.kind)
+    /// Returns `true` if no other job may run in the process during this one.
+    fn must_run_alone(&self, job: &ClaimedJob) -> bool {
+        job.must_run_alone() && !self.config.never_alone.contains(&job.kind)
     }
 }
 

@@ -38,42 +38,42 @@ pub(super) fn describe() {
 }
 
 /// Counts a run whose outcome is settled.
-pub(super) fn ended(kind: &str, outcome: &'static str) {
+pub(super) fn count_outcome(kind: &str, outcome: &'static str) {
     counter!(JOBS, "kind" => kind.to_owned(), "outcome" => outcome).increment(1);
     if outcome == "stale" {
         counter!(STALE, "kind" => kind.to_owned()).increment(1);
     }
 }
 
-pub(super) fn panicked(kind: &str) {
+pub(super) fn count_panic(kind: &str) {
     counter!(PANICS, "kind" => kind.to_owned()).increment(1);
 }
 
-pub(super) fn ran(kind: &str, took: Duration) {
-    histogram!(RUN, "kind" => kind.to_owned()).record(took);
+pub(super) fn record_run_time(kind: &str, duration: Duration) {
+    histogram!(RUN, "kind" => kind.to_owned()).record(duration);
 }
 
-pub(super) fn claimed(took: Duration) {
-    histogram!(CLAIM).record(took);
+pub(super) fn record_claim_time(duration: Duration) {
+    histogram!(CLAIM).record(duration);
 }
 
-pub(super) fn rescued(count: u64) {
+pub(super) fn count_rescued(count: u64) {
     counter!(RESCUED).increment(count);
 }
 
-pub(super) fn alone(kind: &str) {
+pub(super) fn count_alone_run(kind: &str) {
     counter!(ALONE, "kind" => kind.to_owned()).increment(1);
 }
 
-pub(super) fn purged(count: u64) {
+pub(super) fn count_purged(count: u64) {
     counter!(PURGED).increment(count);
 }
 
-pub(super) fn failed(call: &'static str) {
+pub(super) fn count_failure(call: &'static str) {
     counter!(ERRORS, "call" => call).increment(1);
 }
 
-/// The depth gauges that were set. A gauge without rows must be reset to zero.
+/// The depth gauges that were set. A gauge whose kind and state have no more jobs is set to zero.
 #[derive(Default)]
 pub(super) struct Depth(Mutex<HashSet<(String, JobState)>>);
 
@@ -90,8 +90,8 @@ impl Depth {
             gauge!(DEPTH, "kind" => kind.clone(), "state" => state.as_str()).set(0.0);
         }
         gauge!(OLDEST).set(stats.oldest_due_seconds);
-        for (kind, used) in shared.slots.used() {
-            gauge!(RUNNING, "kind" => kind).set(used as f64);
+        for (kind, count) in shared.slots.count_running() {
+            gauge!(RUNNING, "kind" => kind).set(count as f64);
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! Tests jobs that crash their process: they are identified, and other jobs are not discarded.
+//! Tests that a job that crashes its process is identified, and that other jobs are not discarded.
 use crate::runner::{Worker, gated_handler, handler_fn};
-use crate::support::{Fixture, SOON, image, page, quick, soon, three_extensions, until};
+use crate::support::{Fixture, SOON, image, page, quick_retries, soon, until, until_extended_three_times};
 use queue::{ClaimedJob, Config, JobState, NewJob, QueueError, RunEnd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,7 +29,10 @@ async fn rescue_spreads_retries_of_crashed_process() {
     fixture.run_sql("create table crash as select clock_timestamp() as at").await;
     assert_eq!(fixture.queue.rescue().await.unwrap(), 100);
     let after_100_ms_sql = "select count(*) from jobs, crash where scheduled_at > at + interval '100 ms'";
-    assert!(fixture.count(after_100_ms_sql).await >= 50, "the jobs are spread over the backoff of a crash");
+    assert!(
+        fixture.count(after_100_ms_sql).await >= 50,
+        "the jobs are spread over the backoff after a crash"
+    );
     let after_4_s_sql = "select count(*) from jobs where scheduled_at > now() + interval '4 s'";
     assert_eq!(fixture.count(after_4_s_sql).await, 0, "the first crash has a backoff of four seconds");
     // Two jobs may be scheduled in the same microsecond.
@@ -38,15 +41,15 @@ async fn rescue_spreads_retries_of_crashed_process() {
 
 #[testing::test]
 async fn only_crashing_job_is_discarded() {
-    let fixture = Fixture::with(quick()).await;
+    let fixture = Fixture::with(quick_retries()).await;
     let crashing_job = fixture.enqueue_one(page()).await;
     fixture.enqueue(&vec![page(); 3]).await;
     for _ in 0..20 {
         // All jobs are made due, so that one process can claim all of them.
         fixture.run_sql("update jobs set scheduled_at = now() where state <> 'running'").await;
         let jobs = fixture.claim(4).await;
-        for job in jobs.iter().filter(|job| job.runs_alone()) {
-            assert_eq!(jobs.len(), 1, "no other job can be claimed with it");
+        for job in jobs.iter().filter(|job| job.must_run_alone()) {
+            assert_eq!(jobs.len(), 1, "it is claimed without other jobs");
             fixture.queue.begin_alone(job.claim).await.unwrap();
         }
         if jobs.iter().any(|job| job.claim.id == crashing_job) {
@@ -61,18 +64,18 @@ async fn only_crashing_job_is_discarded() {
         (row.state, row.attempt, row.last_error.as_deref()),
         (JobState::Discarded, 5, Some("lease expired"))
     );
-    assert_eq!(fixture.completed().await, 3);
+    assert_eq!(fixture.count_completed().await, 3);
     assert_eq!(fixture.count("select count(*) from jobs").await, 0);
 }
 
 #[testing::test]
 async fn job_not_running_alone_keeps_last_attempt() {
-    let fixture = Fixture::with(quick()).await;
+    let fixture = Fixture::with(quick_retries()).await;
     let id = fixture.enqueue_one(NewJob { max_attempts: 1, ..page() }).await;
     for crash in 1..=3 {
         fixture.make_due(id).await;
         let job = fixture.claim_one().await;
-        assert_eq!((job.attempt, job.crashes, job.runs_alone()), (1, crash - 1, crash > 2));
+        assert_eq!((job.attempt, job.crashes, job.must_run_alone()), (1, crash - 1, crash > 2));
         fixture.crash(&[job]).await;
         assert_eq!((fixture.get(id).await.attempt, fixture.state(id).await), (0, JobState::Retryable));
     }
@@ -81,8 +84,8 @@ async fn job_not_running_alone_keeps_last_attempt() {
     fixture.queue.begin_alone(job.claim).await.unwrap();
     fixture.crash(std::slice::from_ref(&job)).await;
     assert_eq!(fixture.state(id).await, JobState::Discarded);
-    let late = fixture.queue.begin_alone(job.claim).await;
-    assert!(matches!(late, Err(QueueError::Stale(stale)) if stale == id), "{late:?}");
+    let result = fixture.queue.begin_alone(job.claim).await;
+    assert!(matches!(result, Err(QueueError::Stale(stale)) if stale == id), "{result:?}");
 }
 
 #[testing::test]
@@ -92,7 +95,7 @@ async fn claim_takes_at_most_one_alone_job() {
     fixture
         .run_sql("update jobs set crashes = 2 where id in (select id from jobs order by id limit 4)")
         .await;
-    let count_alone = |jobs: &[ClaimedJob]| jobs.iter().filter(|job| job.runs_alone()).count();
+    let count_alone = |jobs: &[ClaimedJob]| jobs.iter().filter(|job| job.must_run_alone()).count();
     let first = fixture.claim(3).await;
     assert_eq!((first.len(), count_alone(&first)), (3, 1));
     let second = fixture.queue.claim_slots(&[("page", 2)], 10, "w", &[]).await.unwrap();
@@ -125,7 +128,7 @@ async fn worker_shutdown_counts_no_crash() {
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn alone_job_waits_for_others_and_runs_exclusively() {
-    let fixture = Fixture::with(Config { lease: Duration::from_secs(6), ..quick() }).await;
+    let fixture = Fixture::with(Config { lease: Duration::from_secs(6), ..quick_retries() }).await;
     let suspect = fixture.enqueue_one(NewJob { priority: 1, ..page() }).await;
     fixture.run_sql("update jobs set crashes = 2").await;
     fixture.enqueue(&vec![page(); 6]).await;
@@ -137,7 +140,7 @@ async fn alone_job_waits_for_others_and_runs_exclusively() {
             let (log, pool, id) = (log.clone(), pool.clone(), job.claim.id);
             async move {
                 log.lock().unwrap().push((id, true));
-                if job.runs_alone() {
+                if job.must_run_alone() {
                     let alone: bool = sqlx::query_scalar("select alone from jobs where id = $1")
                         .bind(id)
                         .fetch_one(&pool)
@@ -145,7 +148,7 @@ async fn alone_job_waits_for_others_and_runs_exclusively() {
                         .unwrap();
                     assert!(alone, "the job is marked as alone");
                     // Other jobs are always due.
-                    three_extensions(&mut pool.acquire().await.unwrap(), id).await;
+                    until_extended_three_times(&mut pool.acquire().await.unwrap(), id).await;
                 }
                 log.lock().unwrap().push((id, false));
                 RunEnd::Done
@@ -153,12 +156,12 @@ async fn alone_job_waits_for_others_and_runs_exclusively() {
         }
     });
     let worker = Worker::start(&fixture.queue, &[("page", 3, pages)], SOON);
-    until("all are done", || async { fixture.completed().await == 7 }).await;
+    until("all jobs have ended", || async { fixture.count_completed().await == 7 }).await;
     worker.stop().await;
     let log = log.lock().unwrap().clone();
     let start = log.iter().position(|entry| *entry == (suspect, true)).unwrap();
-    assert_eq!(log[start + 1], (suspect, false), "no other job began or ended beside it: {log:?}");
-    let running = log[..start].iter().map(|(_, begins)| if *begins { 1 } else { -1 }).sum::<i32>();
+    assert_eq!(log[start + 1], (suspect, false), "no other job started or ended during it: {log:?}");
+    let running = log[..start].iter().map(|(_, is_start)| if *is_start { 1 } else { -1 }).sum::<i32>();
     assert_eq!(running, 0, "it waited for the running jobs: {log:?}");
     assert!(start + 2 < log.len(), "other jobs ran after it: {log:?}");
 }
@@ -167,9 +170,9 @@ async fn alone_job_waits_for_others_and_runs_exclusively() {
 async fn crashed_job_beside_long_job_is_not_marked_alone() {
     let fixture = Fixture::new().await;
     let (pages, gate, mut starts) = gated_handler();
-    let long = fixture.enqueue_one(page()).await;
+    let long_job = fixture.enqueue_one(page()).await;
     let worker = Worker::start(&fixture.queue, &[("page", 4, pages)], Duration::from_millis(20));
-    assert_eq!(soon("the long job starts", starts.recv()).await, Some(long));
+    assert_eq!(soon("the long job starts", starts.recv()).await, Some(long_job));
     let scheduled_at = Some(OffsetDateTime::now_utc() + Duration::from_secs(3600));
     let suspect = fixture.enqueue_one(NewJob { scheduled_at, ..page() }).await;
     fixture.run_sql("update jobs set crashes = 2, scheduled_at = now() where state <> 'running'").await;
@@ -177,7 +180,7 @@ async fn crashed_job_beside_long_job_is_not_marked_alone() {
     assert_eq!(soon("the suspect starts", starts.recv()).await, Some(suspect));
     assert_eq!(fixture.count("select count(*) from jobs where alone").await, 0);
     gate.add_permits(2);
-    fixture.ended(2).await;
+    fixture.until_ended(2).await;
     worker.stop().await;
 }
 
@@ -189,7 +192,7 @@ async fn alone_run_without_crash_lowers_crash_count() {
         fixture.run_sql("update jobs set crashes = 2").await;
         fixture.make_due(id).await;
         let job = fixture.claim_one().await;
-        assert!(job.runs_alone());
+        assert!(job.must_run_alone());
         fixture.queue.begin_alone(job.claim).await.unwrap();
         match end {
             "snooze" => fixture.queue.snooze(job.claim, Duration::ZERO).await.unwrap(),
@@ -207,12 +210,12 @@ impl Fixture {
 
 #[testing::test]
 async fn job_with_progress_is_not_discarded_after_crashes() {
-    let fixture = Fixture::with(quick()).await;
+    let fixture = Fixture::with(quick_retries()).await;
     let id = fixture.enqueue_one(NewJob { max_attempts: 3, ..page() }).await;
     for _ in 0..20 {
         fixture.make_due(id).await;
         let job = fixture.claim_one().await;
-        assert!(!job.runs_alone(), "one crash after progress makes no suspect");
+        assert!(!job.must_run_alone(), "one crash after progress does not make it a suspect");
         fixture.progress(&job).await.unwrap();
         assert_eq!(fixture.queue.attempt(job.claim).await.unwrap(), 1);
         fixture.crash(std::slice::from_ref(&job)).await;
@@ -224,7 +227,7 @@ async fn job_with_progress_is_not_discarded_after_crashes() {
     for _ in 0..2 {
         fixture.make_due(id).await;
         let job = fixture.claim_one().await;
-        if job.runs_alone() {
+        if job.must_run_alone() {
             fixture.queue.begin_alone(job.claim).await.unwrap();
         }
         fixture.crash(&[job]).await;
@@ -234,7 +237,7 @@ async fn job_with_progress_is_not_discarded_after_crashes() {
 
 #[testing::test]
 async fn job_crashing_outside_alone_run_is_discarded_eventually() {
-    let fixture = Fixture::with(quick()).await;
+    let fixture = Fixture::with(quick_retries()).await;
     let id = fixture.enqueue_one(NewJob { max_attempts: 2, ..page() }).await;
     for crash in 1..=8 {
         assert!(fixture.state(id).await.is_live(), "before crash {crash}");
@@ -245,8 +248,8 @@ async fn job_crashing_outside_alone_run_is_discarded_eventually() {
     assert_eq!(fixture.state(id).await, JobState::Discarded);
 }
 
-/// Runs a suspect, with or without `progress`, that ends only after another job began.
-async fn other_jobs_begin_during_the_suspect(alone: Duration, progress: bool) {
+/// Runs a suspect that ends only after another job has started. It can record progress first.
+async fn check_jobs_start_during_suspect(alone_timeout: Duration, has_progress: bool) {
     let fixture = Fixture::new().await;
     let suspect = fixture.enqueue_one(page()).await;
     fixture.run_sql("update jobs set crashes = 2").await;
@@ -259,7 +262,7 @@ async fn other_jobs_begin_during_the_suspect(alone: Duration, progress: bool) {
             let (queue, pool, gate, sender) = (queue.clone(), pool.clone(), gate.clone(), sender.clone());
             started.send(()).unwrap();
             async move {
-                if progress {
+                if has_progress {
                     let mut tx = pool.begin().await.unwrap();
                     queue.record_progress(&mut tx, job.claim).await.unwrap();
                     tx.commit().await.unwrap();
@@ -277,11 +280,12 @@ async fn other_jobs_begin_during_the_suspect(alone: Duration, progress: bool) {
         gate.add_permits(1);
         async { RunEnd::Done }
     });
-    let worker = Worker::start_with(&fixture.queue, &[("page", 1, pages), ("image", 1, images)], SOON, alone);
+    let worker =
+        Worker::start_with(&fixture.queue, &[("page", 1, pages), ("image", 1, images)], SOON, alone_timeout);
     soon("the suspect starts", starts.recv()).await;
     fixture.enqueue_one(image()).await;
     assert_eq!(soon("the suspect ends", flags.recv()).await, Some(false), "it is not marked as alone");
-    fixture.ended(2).await;
+    fixture.until_ended(2).await;
     assert_eq!(fixture.state(suspect).await, JobState::Completed);
     worker.stop().await;
 }
@@ -291,28 +295,28 @@ async fn never_alone_kind_runs_beside_others_after_crashes() {
     let fixture = Fixture::new().await;
     let suspect = fixture.enqueue_one(page()).await;
     fixture.run_sql("update jobs set crashes = 2").await;
-    let (pages, other_began, mut starts) = gated_handler();
+    let (pages, gate, mut starts) = gated_handler();
     let images = handler_fn(move |_, _| {
-        other_began.add_permits(1);
+        gate.add_permits(1);
         async { RunEnd::Done }
     });
     let worker = Worker::start_on(&fixture.queue, &[("page", 1, pages), ("image", 1, images)], |config| {
         config.never_alone = vec!["page".to_owned()];
-        // The test would not wait for the end of an exclusive run.
-        config.alone = SOON * 100;
+        // The test would fail before an exclusive run ended.
+        config.alone_timeout = SOON * 100;
     });
     assert_eq!(soon("the suspect starts", starts.recv()).await, Some(suspect));
     fixture.enqueue_one(image()).await;
-    fixture.ended(2).await;
+    fixture.until_ended(2).await;
     worker.stop().await;
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_jobs_start_when_alone_job_makes_progress() {
-    other_jobs_begin_during_the_suspect(SOON, true).await;
+    check_jobs_start_during_suspect(SOON, true).await;
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_jobs_start_after_alone_time_limit() {
-    other_jobs_begin_during_the_suspect(Duration::from_millis(100), false).await;
+    check_jobs_start_during_suspect(Duration::from_millis(100), false).await;
 }

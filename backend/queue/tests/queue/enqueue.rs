@@ -78,7 +78,7 @@ async fn unique_key_is_taken_while_job_is_live() {
 #[testing::test]
 async fn concurrent_enqueuers_add_each_unique_key_once() {
     let fixture = Fixture::new().await;
-    let rounds = (0..8).map(|offset| {
+    let enqueuers = (0..8).map(|offset| {
         let fixture = &fixture;
         async move {
             let mut jobs: Vec<NewJob> =
@@ -88,7 +88,7 @@ async fn concurrent_enqueuers_add_each_unique_key_once() {
             fixture.enqueue(&jobs).await.iter().filter(|job| matches!(job, Enqueued::New(_))).count()
         }
     });
-    let added: usize = futures::future::join_all(rounds).await.into_iter().sum();
+    let added: usize = futures::future::join_all(enqueuers).await.into_iter().sum();
     assert_eq!(added, 200);
     assert_eq!(fixture.count("select count(*) from jobs").await, 200);
 }
@@ -197,7 +197,7 @@ async fn commit_notifies_once_and_rollback_never() {
         fixture.queue.enqueue(&mut tx, &[page(), image()]).await.unwrap();
     }
     tx.commit().await.unwrap();
-    // The marker arrives after everything that was sent before it.
+    // The marker arrives after the notifications that were sent before it.
     sqlx::query("select pg_notify($1, 'mark')")
         .bind(queue::CHANNEL)
         .execute(fixture.db.pool())
@@ -205,7 +205,7 @@ async fn commit_notifies_once_and_rollback_never() {
         .unwrap();
     let mut payloads = Vec::new();
     while payloads.last().is_none_or(|payload| payload != "mark") {
-        let notification = crate::support::soon("the notification comes", listener.recv()).await.unwrap();
+        let notification = crate::support::soon("the notification arrives", listener.recv()).await.unwrap();
         payloads.push(notification.payload().to_owned());
     }
     assert_eq!(payloads, ["", "mark"]);

@@ -1,7 +1,6 @@
-//! Tests failures: killed connections, an unavailable database, a dead process. Also tests the
-//! metrics that report these failures.
+//! Tests killed connections, an unavailable database, a dead process, and the metrics of outcomes.
 use crate::runner::{Worker, handler_fn};
-use crate::support::{Fixture, SOON, page, quick, soon, until};
+use crate::support::{Fixture, SOON, page, quick_retries, soon, until};
 use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use queue::{Config, JobState, NewJob, QueueError, RunEnd};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -43,7 +42,7 @@ impl Admin {
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_connections_neither_lose_nor_repeat_jobs() {
     const JOBS: i64 = 300;
-    let fixture = Fixture::with(Config { lease: Duration::from_secs(3), ..quick() }).await;
+    let fixture = Fixture::with(Config { lease: Duration::from_secs(3), ..quick_retries() }).await;
     fixture.run_sql("create table results (job uuid)").await;
     fixture.enqueue(&vec![NewJob { max_attempts: i16::MAX, ..page() }; JOBS as usize]).await;
     let (run_sender, mut runs) = mpsc::unbounded_channel();
@@ -52,7 +51,7 @@ async fn killed_connections_neither_lose_nor_repeat_jobs() {
         move |job, _| {
             let (queue, run_sender) = (queue.clone(), run_sender.clone());
             async move {
-                let work = async {
+                let settle = async {
                     let mut tx = queue.pool().begin().await?;
                     sqlx::query("insert into results values ($1)")
                         .bind(job.claim.id)
@@ -62,9 +61,9 @@ async fn killed_connections_neither_lose_nor_repeat_jobs() {
                     tx.commit().await?;
                     Ok(())
                 };
-                let outcome = work.await;
+                let result = settle.await;
                 run_sender.send(()).ok();
-                match outcome {
+                match result {
                     Ok(()) => RunEnd::Settled,
                     Err(QueueError::Stale(_)) => RunEnd::Stale,
                     Err(error) => RunEnd::Retry(error.to_string(), None),
@@ -77,7 +76,7 @@ async fn killed_connections_neither_lose_nor_repeat_jobs() {
     let mut killed = 0;
     for _ in 0..5 {
         for _ in 0..20 {
-            soon("jobs go on running", runs.recv()).await.unwrap();
+            soon("jobs continue to run", runs.recv()).await.unwrap();
         }
         killed += admin.kill_all().await;
     }
@@ -86,13 +85,13 @@ async fn killed_connections_neither_lose_nor_repeat_jobs() {
     let url = fixture.db.url();
     until("all jobs have ended", || async {
         let Ok(mut conn) = PgConnection::connect(&url).await else { return false };
-        let done: Result<i64, _> =
+        let ended: Result<i64, _> =
             sqlx::query_scalar("select count(*) from finished_jobs").fetch_one(&mut conn).await;
-        done.is_ok_and(|done| done == JOBS)
+        ended.is_ok_and(|ended| ended == JOBS)
     })
     .await;
     worker.stop().await;
-    assert_eq!(fixture.completed().await, JOBS);
+    assert_eq!(fixture.count_completed().await, JOBS);
     assert_eq!(fixture.count("select count(*) from results").await, JOBS);
     assert_eq!(fixture.count("select count(distinct job) from results").await, JOBS);
 }
@@ -111,7 +110,7 @@ async fn job_result_is_settled_after_database_outage() {
                 gate.acquire().await.unwrap().forget();
                 match job.payload["end"].as_str().unwrap() {
                     "done" => RunEnd::Done,
-                    _ => RunEnd::Discard("hopeless".to_owned()),
+                    _ => RunEnd::Discard("permanent".to_owned()),
                 }
             }
         }
@@ -133,7 +132,7 @@ async fn job_result_is_settled_after_database_outage() {
     })
     .await;
     admin.allow_connections(true).await;
-    until("both are settled", || async {
+    until("both jobs are settled", || async {
         fixture.queue.jobs().get(done).await.is_ok_and(|row| row.state == JobState::Completed)
             && fixture.queue.jobs().get(discarded).await.is_ok_and(|row| row.state == JobState::Discarded)
     })
@@ -144,7 +143,7 @@ async fn job_result_is_settled_after_database_outage() {
     gate.add_permits(1);
     let next_id = fixture.enqueue_one(job("done")).await;
     soon("the next job starts", runs.recv()).await.unwrap();
-    until("it is completed", || async { fixture.state(next_id).await == JobState::Completed }).await;
+    until("the job is completed", || async { fixture.state(next_id).await == JobState::Completed }).await;
     worker.stop().await;
 }
 
@@ -171,7 +170,7 @@ async fn job_of_dead_process_runs_in_another_process() {
     soon("the job starts", starts.recv()).await.unwrap();
     runtime.shutdown_background();
     // The last heartbeat may still run, so this waits until only this query is active.
-    until("the process is gone", || async {
+    until("the process has ended", || async {
         fixture
             .count("select count(*) from pg_stat_activity where datname = current_database() and state = 'active'")
             .await
@@ -182,17 +181,17 @@ async fn job_of_dead_process_runs_in_another_process() {
     fixture.expire(id).await;
     let worker =
         Worker::start(&fixture.queue, &[("page", 1, handler_fn(|_, _| async { RunEnd::Done }))], SOON);
-    until("it is completed", || async { fixture.state(id).await == JobState::Completed }).await;
+    until("the job is completed", || async { fixture.state(id).await == JobState::Completed }).await;
     assert_eq!(fixture.get(id).await.attempt, 2);
     worker.stop().await;
 }
 
 #[testing::test]
 async fn metrics_count_job_outcomes() {
-    recorder();
+    global_counters();
     let fixture = Fixture::new().await;
     let kind = "metered";
-    let job = |what: &str| NewJob { max_attempts: 1, ..NewJob::new(kind, serde_json::json!(what)) };
+    let job = |outcome: &str| NewJob { max_attempts: 1, ..NewJob::new(kind, serde_json::json!(outcome)) };
     fixture.enqueue(&[job("done"), job("done"), job("fail"), job("panic"), job("stale")]).await;
     let handler = handler_fn(|job, _| async move {
         match job.payload.as_str().unwrap() {
@@ -203,7 +202,7 @@ async fn metrics_count_job_outcomes() {
         }
     });
     let worker = Worker::start(&fixture.queue, &[(kind, 2, handler)], SOON);
-    until("all have run", || async { count(&["facecrawl_jobs_total", kind]) == 5 }).await;
+    until("all jobs have run", || async { count(&["facecrawl_jobs_total", kind]) == 5 }).await;
     worker.stop().await;
     for (outcome, expected) in [("completed", 2), ("discarded", 2), ("stale", 1)] {
         assert_eq!(count(&["facecrawl_jobs_total", kind, outcome]), expected, "{outcome}");
@@ -214,12 +213,12 @@ async fn metrics_count_job_outcomes() {
 
 /// The counters of this test process, by name and labels.
 #[derive(Default)]
-struct Counters(Mutex<HashMap<Key, Arc<Cell>>>);
+struct Counters(Mutex<HashMap<Key, Arc<AtomicCounter>>>);
 
 #[derive(Default)]
-struct Cell(AtomicU64);
+struct AtomicCounter(AtomicU64);
 
-impl CounterFn for Cell {
+impl CounterFn for AtomicCounter {
     fn increment(&self, value: u64) {
         self.0.fetch_add(value, Ordering::SeqCst);
     }
@@ -243,7 +242,7 @@ impl Recorder for &'static Counters {
     }
 }
 
-fn recorder() -> &'static Counters {
+fn global_counters() -> &'static Counters {
     static COUNTERS: OnceLock<&'static Counters> = OnceLock::new();
     COUNTERS.get_or_init(|| {
         let counters: &'static Counters = Box::leak(Box::default());
@@ -253,11 +252,11 @@ fn recorder() -> &'static Counters {
 }
 
 /// Returns the sum of the counters with this name and all these label values.
-fn count(words: &[&str]) -> u64 {
-    let counters = recorder().0.lock().unwrap();
-    let (name, labels) = words.split_first().unwrap();
+fn count(name_and_labels: &[&str]) -> u64 {
+    let counters = global_counters().0.lock().unwrap();
+    let (name, labels) = name_and_labels.split_first().unwrap();
     let matching = counters.iter().filter(|(key, _)| {
-        key.name() == *name && labels.iter().all(|word| key.labels().any(|label| label.value() == *word))
+        key.name() == *name && labels.iter().all(|value| key.labels().any(|label| label.value() == *value))
     });
-    matching.map(|(_, cell)| cell.0.load(Ordering::SeqCst)).sum()
+    matching.map(|(_, counter)| counter.0.load(Ordering::SeqCst)).sum()
 }

@@ -24,7 +24,7 @@ impl Fixture {
         self.commit(async |conn| self.queue.groups().cancel(conn, group, limit).await).await.unwrap()
     }
 
-    async fn live(&self, group: Uuid) -> i64 {
+    async fn count_live(&self, group: Uuid) -> i64 {
         let mut conn = self.db.pool().acquire().await.unwrap();
         let live = self.queue.groups().count_live(&mut conn, group).await.unwrap();
         assert_eq!(self.queue.groups().is_live(&mut conn, group).await.unwrap(), live > 0);
@@ -45,8 +45,8 @@ async fn held_group_holds_existing_and_new_jobs() {
     let claimed = fixture.claim(10).await;
     assert_eq!(claimed.len(), 3);
     assert!(claimed.iter().all(|job| job.group_id != Some(group)));
-    assert_eq!(fixture.queue.next_due(&kinds()).await.unwrap(), None, "what is held is not due");
-    assert_eq!(fixture.live(group).await, 3, "held jobs are live");
+    assert_eq!(fixture.queue.next_due(&kinds()).await.unwrap(), None, "held jobs are not due");
+    assert_eq!(fixture.count_live(group).await, 3, "held jobs are live");
     let rows = fixture.queue.jobs().list(None, None, Some(group), None, 10).await.unwrap();
     assert!(rows.iter().all(|row| row.held && row.state == JobState::Available));
 
@@ -73,7 +73,7 @@ async fn jobs_returned_to_held_group_are_held() {
     fixture.queue.rescue().await.unwrap();
     fixture.make_due(claims[4].id).await;
     assert!(fixture.claim(10).await.is_empty());
-    assert_eq!(fixture.live(group).await, 4);
+    assert_eq!(fixture.count_live(group).await, 4);
     fixture.release(group).await;
     assert_eq!(fixture.claim(10).await.len(), 4);
 }
@@ -88,7 +88,7 @@ async fn cancelling_group_makes_running_claims_stale() {
     fixture.fail(fixture.claim(1).await[0].claim, false).await.unwrap();
     fixture.hold(group).await;
     assert_eq!(fixture.cancel(group, i64::MAX).await, 3);
-    assert_eq!(fixture.live(group).await, 0);
+    assert_eq!(fixture.count_live(group).await, 0);
     assert_eq!(fixture.cancel(group, i64::MAX).await, 0);
 
     assert!(matches!(fixture.complete(running.claim).await, Err(QueueError::Stale(_))));
@@ -98,7 +98,7 @@ async fn cancelling_group_makes_running_claims_stale() {
     let cancelled =
         fixture.queue.jobs().list(Some(JobState::Cancelled), None, Some(group), None, 10).await.unwrap();
     assert_eq!(cancelled.len(), 3);
-    assert_eq!(fixture.claim(10).await.len(), ids.len() - 3, "the other job is untouched");
+    assert_eq!(fixture.claim(10).await.len(), ids.len() - 3, "the job without a group is not cancelled");
 
     // The hold was removed with the group, and the key can be used again.
     fixture.enqueue_one(keyed).await;
@@ -115,11 +115,11 @@ async fn group_is_cancelled_in_batches_unparked_jobs_first() {
     let group = Uuid::now_v7();
     fixture.enqueue(&vec![NewJob { partition_key: Some("host".into()), ..job_of_group(group) }; 10]).await;
     let running = fixture.claim(1).await.remove(0);
-    assert_eq!((fixture.cancel(group, 3).await, fixture.live(group).await), (3, 7));
-    assert!(fixture.claim(10).await.is_empty(), "only parked jobs are left");
+    assert_eq!((fixture.cancel(group, 3).await, fixture.count_live(group).await), (3, 7));
+    assert!(fixture.claim(10).await.is_empty(), "only parked jobs remain");
     assert!(matches!(fixture.complete(running.claim).await, Err(QueueError::Stale(_))));
     let cancelled = (fixture.cancel(group, 4).await, fixture.cancel(group, 4).await);
-    assert_eq!((cancelled, fixture.live(group).await), ((4, 3), 0));
+    assert_eq!((cancelled, fixture.count_live(group).await), ((4, 3), 0));
     assert_eq!(fixture.cancel(group, 4).await, 0);
 }
 
@@ -149,7 +149,7 @@ async fn hold_waits_for_transaction_adding_jobs() {
     tx.commit().await.unwrap();
     soon("the hold ends", hold).await.unwrap();
     assert!(fixture.claim(10).await.is_empty(), "the children are held");
-    assert_eq!(fixture.live(group).await, 2);
+    assert_eq!(fixture.count_live(group).await, 2);
     let mut conn = fixture.db.pool().acquire().await.unwrap();
     assert!(fixture.queue.groups().is_held(&mut conn, group).await.unwrap());
 }
@@ -185,7 +185,7 @@ fn jobs(group: Uuid, partition_key: &str, numbers: std::ops::Range<i64>) -> Vec<
     numbers.map(|number| job(group, partition_key, number)).collect()
 }
 
-async fn parked_jobs(fixture: &Fixture) -> i64 {
+async fn count_parked(fixture: &Fixture) -> i64 {
     fixture.count("select count(*) from jobs where parked").await
 }
 
@@ -194,10 +194,10 @@ async fn full_partition_parks_jobs_until_half_has_ended() {
     let fixture = Fixture::with(small_window()).await;
     let group = Uuid::now_v7();
     fixture.enqueue(&jobs(group, "slow", 0..10)).await;
-    assert_eq!(parked_jobs(&fixture).await, 6);
+    assert_eq!(count_parked(&fixture).await, 6);
     // Jobs of earlier calls are also counted.
     fixture.enqueue(&jobs(group, "slow", 10..12)).await;
-    assert_eq!(parked_jobs(&fixture).await, 8);
+    assert_eq!(count_parked(&fixture).await, 8);
     let claimed = fixture.claim(100).await;
     assert_eq!(claimed.iter().map(|job| job.payload.as_i64().unwrap()).collect::<Vec<_>>(), [0, 1, 2, 3]);
     assert_eq!(fixture.queue.unpark().await.unwrap(), 0, "running jobs occupy places too");
@@ -211,7 +211,7 @@ async fn full_partition_parks_jobs_until_half_has_ended() {
 
     // A job that returns to the queue keeps its place.
     fixture.queue.snooze(unparked[0].claim, Duration::from_secs(3600)).await.unwrap();
-    assert_eq!((fixture.queue.unpark().await.unwrap(), parked_jobs(&fixture).await), (0, 6));
+    assert_eq!((fixture.queue.unpark().await.unwrap(), count_parked(&fixture).await), (0, 6));
 }
 
 #[testing::test]
@@ -222,7 +222,7 @@ async fn partitions_and_groups_do_not_block_each_other() {
     fixture.enqueue(&jobs(first, "fast", 0..4)).await;
     fixture.enqueue(&jobs(second, "slow", 0..4)).await;
     fixture.enqueue(&vec![NewJob { group_id: Some(second), ..page() }; 10]).await;
-    assert_eq!(parked_jobs(&fixture).await, 996);
+    assert_eq!(count_parked(&fixture).await, 996);
     let claimed = fixture.claim(100).await;
     assert_eq!(claimed.len(), 4 + 4 + 4 + 10);
     let urgent_job = NewJob { priority: -1, ..job(first, "slow", 5000) };
@@ -258,7 +258,7 @@ async fn unparked_jobs_of_held_group_stay_held() {
     assert_eq!(fixture.claim(100).await.len(), 4, "only unparked jobs can be claimed");
 
     assert_eq!(fixture.cancel(group, i64::MAX).await, 6);
-    assert_eq!(parked_jobs(&fixture).await, 0);
+    assert_eq!(count_parked(&fixture).await, 0);
     let listed =
         fixture.queue.jobs().list(Some(JobState::Cancelled), None, Some(group), None, 100).await.unwrap();
     assert_eq!(listed.len(), 4, "parked jobs leave no record");
@@ -269,18 +269,18 @@ async fn group_with_many_partitions_respects_group_window() {
     const PARTITIONS: i64 = 1_300;
     let fixture = Fixture::with(Config { group_window: 40, ..small_window() }).await;
     let group = Uuid::now_v7();
-    let unparked_jobs = async || fixture.count("select count(*) from jobs where not parked").await;
-    // One key occupies at most its own window of 4. The others share the rest of the group's.
+    let count_unparked = async || fixture.count("select count(*) from jobs where not parked").await;
+    // One key has at most 4 places. The other keys share the other 36 places of the group.
     fixture.enqueue(&jobs(group, "first", 0..10)).await;
-    assert_eq!(unparked_jobs().await, 4);
+    assert_eq!(count_unparked().await, 4);
     let all_jobs: Vec<NewJob> =
         (0..PARTITIONS).flat_map(|partition_key| jobs(group, &format!("{partition_key:04}"), 0..2)).collect();
     fixture.enqueue(&all_jobs).await;
-    assert_eq!(unparked_jobs().await, 40);
+    assert_eq!(count_unparked().await, 40);
     let mut done = HashSet::new();
     loop {
         let claimed = fixture.claim(100).await;
-        assert!(unparked_jobs().await <= 40);
+        assert!(count_unparked().await <= 40);
         if claimed.is_empty() && fixture.count("select count(*) from jobs").await == 0 {
             break;
         }
@@ -356,5 +356,5 @@ async fn partition_key_without_group_is_rejected() {
     let mut tx = fixture.db.pool().begin().await.unwrap();
     let job = NewJob { partition_key: Some("slow".into()), ..page() };
     let result = fixture.queue.enqueue(&mut tx, &[job]).await;
-    assert!(matches!(result, Err(QueueError::Invalid(ref why)) if why.contains("group")), "{result:?}");
+    assert!(matches!(result, Err(QueueError::Invalid(ref reason)) if reason.contains("group")), "{result:?}");
 }

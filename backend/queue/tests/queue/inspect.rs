@@ -62,7 +62,7 @@ async fn retried_job_restarts_with_zero_attempts() {
 
     let row = fixture.retry(id).await.unwrap();
     assert_eq!((row.id, row.state, row.attempt, row.finished_at), (id, JobState::Available, 0, None));
-    assert!(matches!(fixture.retry(id).await, Err(QueueError::NotFound(_))), "only once");
+    assert!(matches!(fixture.retry(id).await, Err(QueueError::NotFound(_))), "only the first call succeeds");
     let second = fixture.claim_one().await;
     assert_eq!((second.claim.id, second.attempt), (id, 1));
     assert!(second.claim.fence > first.fence);
@@ -89,7 +89,7 @@ async fn retry_fails_if_live_job_has_same_key() {
     assert_eq!(claim.id, other);
     fixture.complete(claim).await.unwrap();
     fixture.retry(id).await.unwrap();
-    assert_eq!(fixture.enqueue(&[keyed()]).await, [Enqueued::Duplicate], "its key is taken again");
+    assert_eq!(fixture.enqueue(&[keyed()]).await, [Enqueued::Duplicate], "its key is in use again");
 }
 
 #[testing::test]
@@ -152,7 +152,7 @@ async fn cancelling_job_makes_its_claim_stale() {
         let row = cancel(id).await.unwrap();
         assert_eq!((row.id, row.state), (id, JobState::Cancelled));
         assert!(row.finished_at.is_some());
-        assert!(matches!(cancel(id).await, Err(QueueError::NotFound(_))), "only once");
+        assert!(matches!(cancel(id).await, Err(QueueError::NotFound(_))), "only the first call succeeds");
     }
     assert!(matches!(fixture.complete(claim).await, Err(QueueError::Stale(_))));
     assert!(fixture.claim(10).await.is_empty());
@@ -192,11 +192,11 @@ async fn report_shows_backlog_and_throughput_by_kind() {
     let image = &report.kinds["image"];
     assert_eq!((image.completed, &image.counts), (0, &[(JobState::Available, 2)].into()));
     assert!((990.0..1100.0).contains(&image.oldest_due_seconds.unwrap()), "{image:?}");
-    assert_eq!(report.kinds["later"].oldest_due_seconds, None, "it is not due yet");
+    assert_eq!(report.kinds["later"].oldest_due_seconds, None, "its job is not due yet");
 
     fixture.run_sql("update finished_jobs set finished_at = now() - interval '2 minutes'").await;
     let page = fixture.queue.jobs().report(minute).await.unwrap().kinds["page"].clone();
-    assert_eq!((page.completed, page.discarded), (0, 0), "they ended before the window");
+    assert_eq!((page.completed, page.discarded), (0, 0), "the jobs ended before the window");
 }
 
 #[test]

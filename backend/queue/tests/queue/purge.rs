@@ -22,9 +22,9 @@ async fn purge_deletes_old_jobs_but_keeps_discarded_jobs() {
     }
     let mut conn = fixture.db.pool().acquire().await.unwrap();
     fixture.queue.groups().cancel(&mut conn, group, i64::MAX).await.unwrap();
-    assert_eq!(fixture.queue.purge().await.unwrap(), 0, "nothing is old");
+    assert_eq!(fixture.queue.purge().await.unwrap(), 0, "no job is old enough");
 
-    // Everything except one completed job is older than the retention time.
+    // All jobs except one completed job are older than the retention time.
     sqlx::query("update finished_jobs set finished_at = now() - interval '2 hours' where id <> $1")
         .bind(jobs[0].claim.id)
         .execute(fixture.db.pool())
@@ -55,8 +55,8 @@ async fn with_old_jobs(jobs: i64) -> Fixture {
     fixture
 }
 
-async fn remaining_jobs(fixture: &Fixture) -> (i64, i64) {
-    let completed = fixture.completed().await;
+async fn count_remaining(fixture: &Fixture) -> (i64, i64) {
+    let completed = fixture.count_completed().await;
     (completed, fixture.count("select count(*) from finished_jobs where state = 'discarded'").await)
 }
 
@@ -70,7 +70,7 @@ async fn concurrent_purges_delete_each_job_once() {
     // The process that did not acquire the lock deleted no jobs.
     purged += fixture.queue.purge().await.unwrap();
     assert_eq!(purged, 20_000);
-    assert_eq!(remaining_jobs(&fixture).await, (0, 2_000));
+    assert_eq!(count_remaining(&fixture).await, (0, 2_000));
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,24 +79,24 @@ async fn purge_resumes_after_kill() {
     let second_queue = sqlx::PgPool::connect(&fixture.db.url()).await.unwrap();
     let second_queue = Queue::new(second_queue, Config::default());
     let purge = tokio::spawn(async move { second_queue.purge().await });
-    until("some are gone", || async { remaining_jobs(&fixture).await.0 < 100_000 }).await;
+    until("some jobs are deleted", || async { count_remaining(&fixture).await.0 < 100_000 }).await;
     Admin::connect(&fixture).await.kill_all().await;
     // Between two statements the pool opens a new connection, and the purge continues.
-    let first = purge.await.unwrap();
-    let (completed, discarded) = remaining_jobs(&fixture).await;
+    let result = purge.await.unwrap();
+    let (completed, discarded) = count_remaining(&fixture).await;
     assert_eq!(completed % 5_000, 0, "a statement deletes all of its rows or none");
     assert_eq!(discarded, 10_000);
-    if first.is_ok() {
+    if result.is_ok() {
         assert_eq!(completed, 0);
     }
     // The server ends a killed connection with a delay. Until then, the connection holds the lock
     // of the purge, and other processes purge nothing.
-    until("the rest is gone", || async {
+    until("the other jobs are deleted", || async {
         fixture.queue.purge().await.unwrap();
-        remaining_jobs(&fixture).await.0 == 0
+        count_remaining(&fixture).await.0 == 0
     })
     .await;
-    assert_eq!(remaining_jobs(&fixture).await, (0, 10_000));
+    assert_eq!(count_remaining(&fixture).await, (0, 10_000));
 }
 
 #[testing::test]
@@ -121,22 +121,22 @@ async fn redact_clears_ended_jobs_but_not_live_jobs() {
     fixture.complete(fixture.claim_one().await.claim).await.unwrap();
     let discarded = enqueue_keyed(group, "discarded").await;
     fixture.fail(fixture.claim_one().await.claim, true).await.unwrap();
-    let elsewhere = enqueue_keyed(other_group, "elsewhere").await;
+    let in_other_group = enqueue_keyed(other_group, "other").await;
     fixture.complete(fixture.claim_one().await.claim).await.unwrap();
     let live = enqueue_keyed(group, "live").await;
 
     let mut conn = fixture.db.pool().acquire().await.unwrap();
-    let keys = ["completed", "discarded", "elsewhere", "live"].map(String::from);
+    let keys = ["completed", "discarded", "other", "live"].map(String::from);
     assert_eq!(fixture.queue.groups().redact_keyed(&mut conn, &[group], &keys).await.unwrap(), 2);
     for id in [completed, discarded] {
         let row = fixture.get(id).await;
         assert_eq!((row.payload, row.last_error), (json!({}), None));
     }
-    for id in [elsewhere, live] {
+    for id in [in_other_group, live] {
         assert_eq!(fixture.get(id).await.payload, page().payload);
     }
-    assert_eq!(fixture.queue.jobs().redact(&mut conn, &[elsewhere, live]).await.unwrap(), 1);
-    assert_eq!(fixture.get(elsewhere).await.payload, json!({}));
+    assert_eq!(fixture.queue.jobs().redact(&mut conn, &[in_other_group, live]).await.unwrap(), 1);
+    assert_eq!(fixture.get(in_other_group).await.payload, json!({}));
     assert_eq!(fixture.get(live).await.payload, page().payload);
 }
 

@@ -1,5 +1,5 @@
-//! Tests the runner: executing, settling, waking up and stopping.
-use crate::support::{Fixture, SOON, image, page, quick, soon, three_extensions, until};
+//! Tests how a runner executes and settles jobs, wakes up and stops.
+use crate::support::{Fixture, SOON, image, page, quick_retries, soon, until, until_extended_three_times};
 use queue::{ClaimedJob, Config, Enqueued, Handler, JobState, NewJob, Queue, RunEnd, Runner, RunnerConfig};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,23 +37,25 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts a runner that practically never polls, so jobs start only through notifications.
+    /// Starts a runner that polls once an hour, so that only notifications start jobs.
     pub(crate) fn start(
         queue: &Queue,
         handlers: &[(&str, usize, Arc<dyn Handler>)],
-        drain: Duration,
+        drain_timeout: Duration,
     ) -> Self {
-        Self::start_with(queue, handlers, drain, SOON)
+        Self::start_with(queue, handlers, drain_timeout, SOON)
     }
 
     /// Works like [`Self::start`], with a time limit for jobs that run alone.
     pub(crate) fn start_with(
         queue: &Queue,
         handlers: &[(&str, usize, Arc<dyn Handler>)],
-        drain: Duration,
-        alone: Duration,
+        drain_timeout: Duration,
+        alone_timeout: Duration,
     ) -> Self {
-        Self::start_on(queue, handlers, |config| (config.drain, config.alone) = (drain, alone))
+        Self::start_on(queue, handlers, |config| {
+            (config.drain_timeout, config.alone_timeout) = (drain_timeout, alone_timeout)
+        })
     }
 
     /// Works like [`Self::start_with`]. `change` changes the configuration.
@@ -64,12 +66,12 @@ impl Worker {
     ) -> Self {
         let mut config = RunnerConfig {
             concurrency: handlers.iter().map(|(kind, limit, _)| ((*kind).to_owned(), *limit)).collect(),
-            poll: Duration::from_secs(3600),
-            keep_quarter: HashSet::new(),
+            poll_interval: Duration::from_secs(3600),
+            keep_quarter_free: HashSet::new(),
             never_alone: Vec::new(),
-            drain: SOON,
-            alone: SOON,
-            worker: "runner".to_owned(),
+            drain_timeout: SOON,
+            alone_timeout: SOON,
+            worker_name: "runner".to_owned(),
         };
         change(&mut config);
         let handlers: HashMap<_, _> =
@@ -81,7 +83,7 @@ impl Worker {
 
     pub(crate) async fn stop(self) {
         self.shutdown.cancel();
-        soon("the runner stops", self.runner.stopped()).await;
+        soon("the runner stops", self.runner.until_stopped()).await;
     }
 }
 
@@ -135,7 +137,7 @@ async fn runner_completes_jobs_of_all_kinds_once() {
     let worker = Worker::start(&fixture.queue, &[("page", 50, pages), ("image", 4, images)], SOON);
     fixture.enqueue(&vec![page(); 1000]).await;
     fixture.enqueue(&vec![image(); 100]).await;
-    fixture.ended(2200).await;
+    fixture.until_ended(2200).await;
     assert_eq!(runs.load(Ordering::Relaxed), 2200);
     assert_eq!(
         fixture.count("select count(*) from finished_jobs where state = 'completed' and attempt = 1").await,
@@ -147,18 +149,18 @@ async fn runner_completes_jobs_of_all_kinds_once() {
 #[testing::test]
 async fn runner_limits_concurrency_per_kind() {
     let fixture = Fixture::new().await;
-    let together = Arc::new(Barrier::new(3));
+    let barrier = Arc::new(Barrier::new(3));
     let in_flight = Arc::new(AtomicUsize::new(0));
     let max_in_flight = Arc::new(AtomicUsize::new(0));
     let pages = handler_fn({
         let (in_flight, max_in_flight) = (Arc::clone(&in_flight), Arc::clone(&max_in_flight));
         move |_, _| {
-            let (together, in_flight, max_in_flight) =
-                (Arc::clone(&together), Arc::clone(&in_flight), Arc::clone(&max_in_flight));
+            let (barrier, in_flight, max_in_flight) =
+                (Arc::clone(&barrier), Arc::clone(&in_flight), Arc::clone(&max_in_flight));
             async move {
                 max_in_flight.fetch_max(in_flight.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                // Only groups of three pass this barrier.
-                together.wait().await;
+                // Three jobs must run at the same time to pass this barrier.
+                barrier.wait().await;
                 in_flight.fetch_sub(1, Ordering::SeqCst);
                 RunEnd::Done
             }
@@ -168,18 +170,18 @@ async fn runner_limits_concurrency_per_kind() {
     fixture.enqueue(&vec![page(); 30]).await;
     fixture.enqueue(&vec![image(); 3]).await;
     let worker = Worker::start(&fixture.queue, &[("page", 3, pages), ("image", 1, images)], SOON);
-    // A kind whose jobs are stuck does not block another kind.
-    fixture.ended(30).await;
+    // A kind whose jobs do not end does not block another kind.
+    fixture.until_ended(30).await;
     assert_eq!(max_in_flight.load(Ordering::SeqCst), 3);
     soon("one image starts", starts.recv()).await.unwrap();
-    assert!(starts.try_recv().is_err(), "one image at a time");
+    assert!(starts.try_recv().is_err(), "only one image runs");
 
     worker.runner.concurrency().set("image", 3);
     for _ in 0..2 {
-        soon("the others start beside it", starts.recv()).await.unwrap();
+        soon("the other images start", starts.recv()).await.unwrap();
     }
     gate.add_permits(3);
-    fixture.ended(33).await;
+    fixture.until_ended(33).await;
     worker.stop().await;
 }
 
@@ -212,41 +214,42 @@ async fn idle_runner_wakes_for_new_and_scheduled_jobs() {
 
 #[testing::test]
 async fn handler_outcome_determines_job_state() {
-    let fixture = Fixture::with(quick()).await;
+    let fixture = Fixture::with(quick_retries()).await;
     let (run_sender, mut runs) = mpsc::unbounded_channel();
     let pages = handler_fn(move |job, _| {
         run_sender.send((job.payload["do"].as_str().unwrap().to_owned(), job.attempt)).unwrap();
         async move {
             match (job.payload["do"].as_str().unwrap(), job.attempt) {
                 ("retry once", 2) | ("panic once", 2) => RunEnd::Done,
-                ("retry once" | "retry", _) => RunEnd::Retry("no luck".to_owned(), None),
+                ("retry once" | "retry", _) => RunEnd::Retry("temporary".to_owned(), None),
                 ("panic once" | "panic", _) => panic!("boom {}", job.attempt),
-                ("discard", _) => RunEnd::Discard("hopeless".to_owned()),
+                ("discard", _) => RunEnd::Discard("permanent".to_owned()),
                 other => unreachable!("{other:?}"),
             }
         }
     });
-    let job = |what: &str| NewJob { max_attempts: 2, ..NewJob::new("page", serde_json::json!({"do": what})) };
+    let job =
+        |action: &str| NewJob { max_attempts: 2, ..NewJob::new("page", serde_json::json!({"do": action})) };
     let mut ids = HashMap::new();
-    for what in ["retry once", "retry", "panic once", "panic", "discard"] {
-        ids.insert(what, fixture.enqueue_one(job(what)).await);
+    for action in ["retry once", "retry", "panic once", "panic", "discard"] {
+        ids.insert(action, fixture.enqueue_one(job(action)).await);
     }
     let worker = Worker::start(&fixture.queue, &[("page", 2, pages)], SOON);
-    fixture.ended(5).await;
-    for (what, state, attempt, error) in [
+    fixture.until_ended(5).await;
+    for (action, state, attempt, error) in [
         ("retry once", JobState::Completed, 2, None),
-        ("retry", JobState::Discarded, 2, Some("no luck")),
+        ("retry", JobState::Discarded, 2, Some("temporary")),
         ("panic once", JobState::Completed, 2, None),
         ("panic", JobState::Discarded, 2, Some("panicked: boom 2")),
-        ("discard", JobState::Discarded, 1, Some("hopeless")),
+        ("discard", JobState::Discarded, 1, Some("permanent")),
     ] {
-        let row = fixture.get(ids[what]).await;
-        assert_eq!((row.state, row.attempt, row.last_error.as_deref()), (state, attempt, error), "{what}");
+        let row = fixture.get(ids[action]).await;
+        assert_eq!((row.state, row.attempt, row.last_error.as_deref()), (state, attempt, error), "{action}");
     }
     worker.stop().await;
     let mut counts: HashMap<String, i16> = HashMap::new();
-    while let Ok((what, attempt)) = runs.try_recv() {
-        let previous = counts.insert(what, attempt).unwrap_or(0);
+    while let Ok((action, attempt)) = runs.try_recv() {
+        let previous = counts.insert(action, attempt).unwrap_or(0);
         assert_eq!(attempt, previous + 1);
     }
     assert_eq!(counts.values().map(|count| i32::from(*count)).sum::<i32>(), 9);
@@ -266,14 +269,14 @@ async fn snoozed_job_returns_without_using_attempt() {
     });
     fixture.enqueue_one(NewJob { max_attempts: 1, ..page() }).await;
     let worker = Worker::start(&fixture.queue, &[("page", 1, pages)], SOON);
-    fixture.ended(1).await;
+    fixture.until_ended(1).await;
     assert_eq!(runs.load(Ordering::SeqCst), 6);
     worker.stop().await;
 }
 
 #[testing::test]
 async fn lost_claim_cancels_handler_and_discards_result() {
-    let fixture = Fixture::with(Config { lease: Duration::from_secs(6), ..quick() }).await;
+    let fixture = Fixture::with(Config { lease: Duration::from_secs(6), ..quick_retries() }).await;
     let (started, mut starts) = mpsc::unbounded_channel();
     let (cancel_sender, mut cancellations) = mpsc::unbounded_channel();
     let pages = handler_fn(move |job, cancel| {
@@ -283,7 +286,7 @@ async fn lost_claim_cancels_handler_and_discards_result() {
             if job.attempt == 1 {
                 cancel.cancelled().await;
                 cancel_sender.send(()).unwrap();
-                return RunEnd::Discard("too late to say so".to_owned());
+                return RunEnd::Discard("the claim is lost".to_owned());
             }
             RunEnd::Done
         }
@@ -301,10 +304,10 @@ async fn lost_claim_cancels_handler_and_discards_result() {
         fixture.get(id).await.attempt != 1 || fixture.state(id).await != JobState::Running
     })
     .await;
-    soon("the token fires", cancellations.recv()).await.unwrap();
+    soon("the handler is cancelled", cancellations.recv()).await.unwrap();
     let second = soon("the job starts again", starts.recv()).await.unwrap();
     assert!(second.id == first.id && second.fence > first.fence);
-    fixture.ended(1).await;
+    fixture.until_ended(1).await;
     worker.stop().await;
     let row = fixture.get(id).await;
     assert_eq!((row.state, row.attempt), (JobState::Completed, 2));
@@ -325,7 +328,7 @@ async fn heartbeat_renews_leases_if_handlers_use_all_connections() {
             let small_pool = small_pool.clone();
             async move {
                 let mut conn = small_pool.acquire().await.unwrap();
-                three_extensions(&mut conn, job.claim.id).await;
+                until_extended_three_times(&mut conn, job.claim.id).await;
                 RunEnd::Done
             }
         }
@@ -333,7 +336,7 @@ async fn heartbeat_renews_leases_if_handlers_use_all_connections() {
     fixture.enqueue(&[page(), page()]).await;
     let queue = Queue::new(small_pool, config);
     let worker = Worker::start(&queue, &[("page", 2, pages)], SOON);
-    fixture.ended(2).await;
+    fixture.until_ended(2).await;
     assert_eq!(
         fixture.count("select count(*) from finished_jobs where attempt = 1 and state = 'completed'").await,
         2
@@ -354,7 +357,7 @@ async fn shutdown_waits_for_running_jobs_and_claims_none() {
     fixture.enqueue(&vec![page(); 4]).await;
     gate.add_permits(10);
     worker.stop().await;
-    assert_eq!(fixture.completed().await, 2);
+    assert_eq!(fixture.count_completed().await, 2);
     assert_eq!(fixture.count("select count(*) from jobs where state = 'available' and attempt = 0").await, 6);
 }
 
@@ -387,9 +390,9 @@ async fn shutdown_releases_unfinished_jobs() {
             }
         }
     });
-    let job = |what: &str| NewJob {
+    let job = |action: &str| NewJob {
         max_attempts: 1,
-        ..NewJob::new("page", serde_json::json!({"on cancel": what}))
+        ..NewJob::new("page", serde_json::json!({"on cancel": action}))
     };
     let unresponsive = fixture.enqueue_one(job("nothing")).await;
     let failing = fixture.enqueue_one(job("fail")).await;
@@ -404,7 +407,7 @@ async fn shutdown_releases_unfinished_jobs() {
         assert_eq!((row.state, row.attempt, row.last_error), (JobState::Available, 0, None));
     }
     assert_eq!(fixture.state(finishing).await, JobState::Completed);
-    assert_eq!(fixture.claim(10).await.len(), 2, "others can take them at once");
+    assert_eq!(fixture.claim(10).await.len(), 2, "other workers can claim them immediately");
 }
 
 /// Records the events of the level `INFO` and above.
@@ -435,14 +438,14 @@ impl tracing::Subscriber for Log {
 async fn job_error_with_host_name_is_not_logged() {
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(log.clone());
-    let fixture = Fixture::with(quick()).await;
+    let fixture = Fixture::with(quick_retries()).await;
     let pages = handler_fn(|job, _| async move {
         let error = "host.test cannot be resolved".to_owned();
         if job.attempt == 1 { RunEnd::Retry(error, None) } else { RunEnd::Discard(error) }
     });
     let id = fixture.enqueue_one(NewJob { max_attempts: 3, ..page() }).await;
     let worker = Worker::start(&fixture.queue, &[("page", 1, pages)], SOON);
-    fixture.ended(1).await;
+    fixture.until_ended(1).await;
     worker.stop().await;
     assert_eq!(fixture.get(id).await.last_error.as_deref(), Some("host.test cannot be resolved"));
     let log = log.0.lock().unwrap();

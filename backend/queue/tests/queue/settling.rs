@@ -1,4 +1,4 @@
-//! Tests every transition out of `running` and its fence, also with many concurrent workers.
+//! Tests all transitions from `running` and their fences, also with many concurrent workers.
 use crate::support::{Fixture, image, kinds, page, soon};
 use queue::{Claim, Config, JobState, NewJob, QueueError};
 use serde_json::json;
@@ -24,7 +24,7 @@ async fn completion_moves_job_to_finished_table() {
     assert!(row.finished_at.unwrap() >= row.created_at);
     assert!(
         matches!(fixture.complete(claim).await, Err(QueueError::Stale(stale)) if stale == id),
-        "only once"
+        "only the first call succeeds"
     );
 }
 
@@ -43,7 +43,7 @@ async fn complete_many_returns_stale_claims() {
     stale.sort();
     assert_eq!(stale, [claims[3], older, unknown]);
     assert_eq!(fixture.state(claims[5].id).await, JobState::Running);
-    assert_eq!(fixture.completed().await, 29);
+    assert_eq!(fixture.count_completed().await, 29);
     assert!(fixture.queue.complete_many(&[]).await.unwrap().is_empty());
 }
 
@@ -64,7 +64,7 @@ async fn complete_many_waits_for_locked_row() {
         async move { queue.complete_many(&claims).await }
     });
     // The unlocked job is completed, and the locked one is not reported as lost.
-    crate::support::until("the free job is completed", || async {
+    crate::support::until("the unlocked job is completed", || async {
         fixture.state(claims[1].id).await == JobState::Completed
     })
     .await;
@@ -108,27 +108,27 @@ async fn failed_job_is_retried_with_growing_backoff() {
     };
     let fixture = Fixture::with(config).await;
     let id = fixture.enqueue_one(NewJob { max_attempts: 4, ..page() }).await;
-    for (attempt, longest) in [(1, 100.0), (2, 200.0), (3, 250.0)] {
+    for (attempt, max_delay) in [(1, 100.0), (2, 200.0), (3, 250.0)] {
         let job = fixture.claim_one().await;
         assert_eq!(job.attempt, attempt);
         let failed_at = OffsetDateTime::now_utc();
         assert_eq!(fixture.fail(job.claim, false).await.unwrap(), JobState::Retryable);
         let row = fixture.get(id).await;
         assert_eq!((row.state, row.attempt), (JobState::Retryable, attempt));
-        assert_eq!(row.last_error.as_deref(), Some("it broke"));
+        assert_eq!(row.last_error.as_deref(), Some("failed"));
         let delay = (row.scheduled_at - failed_at).as_seconds_f64();
         // The upper bound allows for the time between the readings of the two clocks.
-        assert!(delay > longest * 0.49 && delay < longest + 20.0, "attempt {attempt}: {delay} of {longest}");
-        assert!(fixture.claim(10).await.is_empty(), "not before its time");
+        assert!(
+            delay > max_delay * 0.49 && delay < max_delay + 20.0,
+            "attempt {attempt}: {delay} of {max_delay}"
+        );
+        assert!(fixture.claim(10).await.is_empty(), "it is not due yet");
         fixture.make_due(id).await;
     }
     let job = fixture.claim_one().await;
     assert_eq!(fixture.fail(job.claim, false).await.unwrap(), JobState::Discarded);
     let row = fixture.get(id).await;
-    assert_eq!(
-        (row.state, row.attempt, row.last_error.as_deref()),
-        (JobState::Discarded, 4, Some("it broke"))
-    );
+    assert_eq!((row.state, row.attempt, row.last_error.as_deref()), (JobState::Discarded, 4, Some("failed")));
     assert!(row.finished_at.is_some());
 }
 
@@ -138,13 +138,13 @@ async fn failure_may_be_final_or_set_retry_time() {
     fixture.enqueue(&[page(), page()]).await;
     let jobs = fixture.claim(2).await;
     assert_eq!(fixture.fail(jobs[0].claim, true).await.unwrap(), JobState::Discarded);
-    let (wait, begin) = (Duration::from_secs(777), fixture.clock().await);
+    let (wait, start) = (Duration::from_secs(777), fixture.clock().await);
     let mut conn = fixture.db.pool().acquire().await.unwrap();
     let text = format!("NUL \0 and {}", "ü".repeat(10_000));
     let state = fixture.queue.fail(&mut conn, jobs[1].claim, &text, false, Some(wait)).await.unwrap();
     assert_eq!(state, JobState::Retryable);
     let row = fixture.get(jobs[1].claim.id).await;
-    assert!((begin + wait..=fixture.clock().await + wait).contains(&row.scheduled_at));
+    assert!((start + wait..=fixture.clock().await + wait).contains(&row.scheduled_at));
     let error = row.last_error.unwrap();
     assert!(error.starts_with("NUL \u{fffd} and ü") && error.len() <= 8192 + 2, "{}", error.len());
 }
@@ -157,11 +157,11 @@ async fn snooze_and_release_use_no_attempt() {
     for _ in 0..3 {
         let job = fixture.claim_one().await;
         assert_eq!(job.attempt, 1);
-        let begin = fixture.clock().await;
+        let start = fixture.clock().await;
         fixture.queue.snooze(job.claim, wait).await.unwrap();
         let row = fixture.get(id).await;
         assert_eq!((row.state, row.attempt), (JobState::Available, 0));
-        assert!((begin + wait..=fixture.clock().await + wait).contains(&row.scheduled_at));
+        assert!((start + wait..=fixture.clock().await + wait).contains(&row.scheduled_at));
         assert!(fixture.claim(10).await.is_empty());
         fixture.make_due(id).await;
     }
@@ -171,7 +171,7 @@ async fn snooze_and_release_use_no_attempt() {
     assert_eq!(fixture.queue.release(&[claim, unknown]).await.unwrap(), 1);
     let row = fixture.get(id).await;
     assert_eq!((row.state, row.attempt, row.scheduled_at), (JobState::Available, 0, before.scheduled_at));
-    assert_eq!(fixture.queue.release(&[claim]).await.unwrap(), 0, "only once");
+    assert_eq!(fixture.queue.release(&[claim]).await.unwrap(), 0, "only the first call succeeds");
 
     // A job that failed before returns to `retryable`.
     let failed_before = fixture.enqueue_one(image()).await;
@@ -198,7 +198,7 @@ async fn rescue_retries_job_or_discards_it_after_last_attempt() {
     assert_eq!(
         (row.state, row.attempt),
         (JobState::Retryable, 1),
-        "the attempt counts: it may have killed its worker"
+        "the attempt is counted, because it may have crashed the worker"
     );
     assert_eq!(row.last_error.as_deref(), Some("lease expired"));
     fixture.make_due(id).await;
@@ -249,32 +249,32 @@ async fn stale_claim_cannot_change_job() {
     let fixture = Fixture::new().await;
     fixture.run_sql("create table results (worker text)").await;
     let id = fixture.enqueue_one(NewJob::new("page", json!({}))).await;
-    let slow = fixture.claim_one().await.claim;
+    let stale_claim = fixture.claim_one().await.claim;
     fixture.expire(id).await;
     fixture.queue.rescue().await.unwrap();
     fixture.make_due(id).await;
 
     // In the first round no worker holds the job; in the second round another worker holds it.
-    for holder in [None, Some(())] {
-        let current = if holder.is_some() { Some(fixture.claim_one().await.claim) } else { None };
+    for has_new_claim in [false, true] {
+        let current = if has_new_claim { Some(fixture.claim_one().await.claim) } else { None };
         let before = fixture.get(id).await;
         let mut tx = fixture.db.pool().begin().await.unwrap();
         sqlx::query("insert into results values ('slow')").execute(&mut *tx).await.unwrap();
-        let result = fixture.queue.complete(&mut tx, slow).await;
+        let result = fixture.queue.complete(&mut tx, stale_claim).await;
         assert!(matches!(result, Err(QueueError::Stale(stale)) if stale == id));
         drop(tx);
-        assert!(matches!(fixture.fail(slow, true).await, Err(QueueError::Stale(_))));
-        assert!(matches!(fixture.queue.snooze(slow, Duration::ZERO).await, Err(QueueError::Stale(_))));
-        assert_eq!(fixture.queue.release(&[slow]).await.unwrap(), 0);
-        assert_eq!(fixture.queue.heartbeat(&[slow]).await.unwrap(), [slow]);
-        assert_eq!(fixture.queue.complete_many(&[slow]).await.unwrap(), [slow]);
+        assert!(matches!(fixture.fail(stale_claim, true).await, Err(QueueError::Stale(_))));
+        assert!(matches!(fixture.queue.snooze(stale_claim, Duration::ZERO).await, Err(QueueError::Stale(_))));
+        assert_eq!(fixture.queue.release(&[stale_claim]).await.unwrap(), 0);
+        assert_eq!(fixture.queue.heartbeat(&[stale_claim]).await.unwrap(), [stale_claim]);
+        assert_eq!(fixture.queue.complete_many(&[stale_claim]).await.unwrap(), [stale_claim]);
         let after = fixture.get(id).await;
         assert_eq!(
             (after.state, after.attempt, after.scheduled_at),
             (before.state, before.attempt, before.scheduled_at)
         );
         if let Some(current) = current {
-            assert!(current.fence > slow.fence);
+            assert!(current.fence > stale_claim.fence);
             fixture.complete(current).await.unwrap();
         }
     }
@@ -291,7 +291,8 @@ async fn concurrent_workers_never_claim_same_job() {
         let queue = fixture.queue.clone();
         tokio::spawn(async move {
             let mut completed = Vec::new();
-            // Repeats until no job remains: a short result may only mean that others were faster.
+            // A worker may get too few jobs because others are claiming them, so this repeats until
+            // no job remains.
             loop {
                 let jobs = queue.claim(&kinds(), 7, &format!("worker {worker}")).await.unwrap();
                 if jobs.is_empty() && queue.next_due(&kinds()).await.unwrap().is_none() {
@@ -303,14 +304,14 @@ async fn concurrent_workers_never_claim_same_job() {
             }
         })
     });
-    let claims: Vec<Claim> = soon("the table is dry", futures::future::join_all(workers))
+    let claims: Vec<Claim> = soon("all jobs are claimed", futures::future::join_all(workers))
         .await
         .into_iter()
         .flat_map(Result::unwrap)
         .collect();
     assert_eq!(claims.len(), JOBS);
     assert_eq!(claims.iter().map(|claim| claim.id).collect::<HashSet<_>>().len(), JOBS);
-    assert_eq!(fixture.completed().await, JOBS as i64);
+    assert_eq!(fixture.count_completed().await, JOBS as i64);
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
@@ -319,10 +320,10 @@ async fn jobs_complete_once_under_constant_rescues() {
     let (retry_base, retry_max) = (Duration::from_millis(1), Duration::from_millis(5));
     let fixture = Fixture::with(Config { retry_base, retry_max, ..Config::default() }).await;
     fixture.enqueue(&vec![NewJob { max_attempts: i16::MAX, ..page() }; JOBS as usize]).await;
-    let over = AtomicBool::new(false);
+    let is_over = AtomicBool::new(false);
     // Leases expire continuously, including those of jobs that are being completed.
-    let thief = async {
-        while !over.load(Ordering::Relaxed) {
+    let expire_leases = async {
+        while !is_over.load(Ordering::Relaxed) {
             sqlx::query(
                 "update jobs set lease_until = now() - interval '1 s' where id = any(array(
                      select id from jobs where state = 'running' and random() < 0.3 for update skip locked))",
@@ -353,15 +354,15 @@ async fn jobs_complete_once_under_constant_rescues() {
             }
         });
         let counts = futures::future::join_all(workers).await;
-        over.store(true, Ordering::Relaxed);
+        is_over.store(true, Ordering::Relaxed);
         counts
     };
-    let (counts, ()) = soon("all is done", async { tokio::join!(work, thief) }).await;
+    let (counts, ()) = soon("all jobs are completed", async { tokio::join!(work, expire_leases) }).await;
     let done: i64 = counts.iter().map(|(done, _)| done).sum();
     let stale: i64 = counts.iter().map(|(_, stale)| stale).sum();
-    assert_eq!(done, JOBS, "{stale} were stale");
+    assert_eq!(done, JOBS, "{stale} claims were stale");
     assert!(stale > 0, "no lease expired");
-    assert_eq!(fixture.completed().await, JOBS);
+    assert_eq!(fixture.count_completed().await, JOBS);
 }
 
 /// Runs workers that complete a job and add two in one transaction, batch completions, and
@@ -373,21 +374,21 @@ async fn group_changes_do_not_deadlock_with_workers() {
     let group = Uuid::now_v7();
     let job = NewJob { group_id: Some(group), ..page() };
     fixture.enqueue(&vec![job.clone(); 200]).await;
-    let over = AtomicBool::new(false);
+    let is_over = AtomicBool::new(false);
 
     let workers = futures::future::join_all((0..4).map(|worker: usize| {
-        let (fixture, over, job) = (&fixture, &over, &job);
+        let (fixture, is_over, job) = (&fixture, &is_over, &job);
         async move {
             let mut active: HashMap<Uuid, Claim> = HashMap::new();
-            while !over.load(Ordering::Relaxed) {
+            while !is_over.load(Ordering::Relaxed) {
                 let claims: Vec<Claim> =
                     fixture.claim(20).await.into_iter().map(|claimed| claimed.claim).collect();
                 active.extend(claims.iter().map(|claim| (claim.id, *claim)));
-                let kept: Vec<Claim> = active.values().copied().collect();
+                let active_claims: Vec<Claim> = active.values().copied().collect();
                 let (batch, single) = claims.split_at(claims.len() / 2);
-                let (beat, stale) =
-                    tokio::join!(fixture.queue.heartbeat(&kept), fixture.queue.complete_many(batch));
-                beat.unwrap();
+                let (lost, stale) =
+                    tokio::join!(fixture.queue.heartbeat(&active_claims), fixture.queue.complete_many(batch));
+                lost.unwrap();
                 stale.unwrap();
                 for claim in single {
                     let mut tx = fixture.db.pool().begin().await.unwrap();
@@ -409,24 +410,24 @@ async fn group_changes_do_not_deadlock_with_workers() {
     let operator = async {
         for _ in 0..15 {
             fixture.hold(group).await;
-            let claims: (i64, i64) = sqlx::query_as(
+            let (unheld, all): (i64, i64) = sqlx::query_as(
                 "select count(*) filter (where not held), count(*) from jobs where group_id = $1",
             )
             .bind(group)
             .fetch_one(fixture.db.pool())
             .await
             .unwrap();
-            assert_eq!(claims.0, 0, "of {} jobs, all are held", claims.1);
+            assert_eq!(unheld, 0, "not all of the {all} jobs are held");
             fixture.release(group).await;
         }
-        over.store(true, Ordering::Relaxed);
+        is_over.store(true, Ordering::Relaxed);
         let mut tx = fixture.db.pool().begin().await.unwrap();
         let cancelled = fixture.queue.groups().cancel(&mut tx, group, i64::MAX).await.unwrap();
         let live = fixture.queue.groups().count_live(&mut tx, group).await.unwrap();
         tx.commit().await.unwrap();
-        assert_eq!(live, 0, "{cancelled} were cancelled");
+        assert_eq!(live, 0, "{cancelled} jobs were cancelled");
     };
-    soon("all have ended", async { tokio::join!(workers, operator) }).await;
+    soon("the workers end", async { tokio::join!(workers, operator) }).await;
     let listed =
         fixture.queue.jobs().list(Some(JobState::Running), None, Some(group), None, 10).await.unwrap();
     assert!(listed.is_empty());

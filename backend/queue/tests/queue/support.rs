@@ -79,19 +79,19 @@ impl Fixture {
         self.set("scheduled_at = now()", id).await;
     }
 
-    async fn set(&self, what: &str, id: Uuid) {
-        let sql = sqlx::AssertSqlSafe(format!("update jobs set {what} where id = $1"));
-        let done = sqlx::query(sql).bind(id).execute(self.db.pool()).await.unwrap();
-        assert_eq!(done.rows_affected(), 1, "{id} is not live");
+    async fn set(&self, assignment: &str, id: Uuid) {
+        let sql = sqlx::AssertSqlSafe(format!("update jobs set {assignment} where id = $1"));
+        let result = sqlx::query(sql).bind(id).execute(self.db.pool()).await.unwrap();
+        assert_eq!(result.rows_affected(), 1, "{id} is not live");
     }
 
     pub(crate) async fn complete(&self, claim: Claim) -> Result<(), QueueError> {
         self.commit(async |conn| self.queue.complete(conn, claim).await).await
     }
 
-    pub(crate) async fn fail(&self, claim: Claim, permanent: bool) -> Result<JobState, QueueError> {
+    pub(crate) async fn fail(&self, claim: Claim, is_permanent: bool) -> Result<JobState, QueueError> {
         let mut conn = self.db.pool().acquire().await.unwrap();
-        self.queue.fail(&mut conn, claim, "it broke", permanent, None).await
+        self.queue.fail(&mut conn, claim, "failed", is_permanent, None).await
     }
 
     pub(crate) async fn retry(&self, id: Uuid) -> Result<JobRow, QueueError> {
@@ -106,12 +106,12 @@ impl Fixture {
         sqlx::query_scalar(sql).fetch_one(self.db.pool()).await.unwrap()
     }
 
-    pub(crate) async fn completed(&self) -> i64 {
+    pub(crate) async fn count_completed(&self) -> i64 {
         self.count("select count(*) from finished_jobs where state = 'completed'").await
     }
 
     /// Waits until this number of jobs has ended.
-    pub(crate) async fn ended(&self, count: i64) {
+    pub(crate) async fn until_ended(&self, count: i64) {
         until("the jobs have ended", || async {
             self.count("select count(*) from finished_jobs").await == count
         })
@@ -120,12 +120,13 @@ impl Fixture {
 }
 
 /// Returns a configuration with retries that do not delay a test.
-pub(crate) fn quick() -> Config {
+pub(crate) fn quick_retries() -> Config {
     Config { retry_base: Duration::from_millis(1), retry_max: Duration::from_millis(2), ..Config::default() }
 }
 
-/// Waits until the lease of a job was extended three times. This takes at least as long as a lease.
-pub(crate) async fn three_extensions(conn: &mut PgConnection, job: Uuid) {
+/// Waits until the lease of a job was extended three times, which takes at least as long as a
+/// lease.
+pub(crate) async fn until_extended_three_times(conn: &mut PgConnection, job: Uuid) {
     let mut leases: HashSet<OffsetDateTime> = HashSet::new();
     while leases.len() < 4 {
         let lease = sqlx::query_scalar("select lease_until from jobs where id = $1").bind(job);
@@ -146,16 +147,16 @@ pub(crate) fn image() -> NewJob {
     NewJob::new("image", json!({"url": "http://127.0.0.1/a.jpg"}))
 }
 
-/// Waits until a condition on the database is true.
-pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+/// Waits until a condition is true.
+pub(crate) async fn until<F: Future<Output = bool>>(name: &str, mut condition: impl FnMut() -> F) {
     let deadline = tokio::time::Instant::now() + SOON;
-    while !holds().await {
-        assert!(tokio::time::Instant::now() < deadline, "timed out: {what}");
+    while !condition().await {
+        assert!(tokio::time::Instant::now() < deadline, "timed out: {name}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
 /// Waits for an event. Panics if it does not happen in time.
-pub(crate) async fn soon<T>(what: &str, event: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, event).await.unwrap_or_else(|_| panic!("timed out: {what}"))
+pub(crate) async fn soon<T>(name: &str, event: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, event).await.unwrap_or_else(|_| panic!("timed out: {name}"))
 }

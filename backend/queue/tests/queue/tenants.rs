@@ -14,7 +14,7 @@ const SLOTS: usize = 8;
 struct SharedWorker {
     fixture: Fixture,
     worker: Worker,
-    started: mpsc::UnboundedReceiver<Uuid>,
+    starts: mpsc::UnboundedReceiver<Uuid>,
     gates: HashMap<Uuid, Arc<Semaphore>>,
     /// Number of running jobs per tenant.
     running: HashMap<Uuid, usize>,
@@ -25,10 +25,10 @@ impl SharedWorker {
         Self::with(fixture, tenants, SLOTS, &[])
     }
 
-    fn with(fixture: Fixture, tenants: &[Uuid], slots: usize, keep_quarter: &[&str]) -> Self {
+    fn with(fixture: Fixture, tenants: &[Uuid], slots: usize, long_kinds: &[&str]) -> Self {
         let gates: HashMap<Uuid, Arc<Semaphore>> =
             tenants.iter().map(|tenant| (*tenant, Arc::new(Semaphore::new(0)))).collect();
-        let (sender, started) = mpsc::unbounded_channel();
+        let (sender, starts) = mpsc::unbounded_channel();
         let handler = handler_fn({
             let gates = gates.clone();
             move |job, _| {
@@ -41,15 +41,15 @@ impl SharedWorker {
             }
         });
         let worker = Worker::start_on(&fixture.queue, &[("page", slots, handler)], |config| {
-            config.keep_quarter = keep_quarter.iter().map(|kind| (*kind).to_owned()).collect();
-            config.never_alone = keep_quarter.iter().map(|kind| (*kind).to_owned()).collect();
+            config.keep_quarter_free = long_kinds.iter().map(|kind| (*kind).to_owned()).collect();
+            config.never_alone = long_kinds.iter().map(|kind| (*kind).to_owned()).collect();
         });
-        Self { fixture, worker, started, gates, running: HashMap::new() }
+        Self { fixture, worker, starts, gates, running: HashMap::new() }
     }
 
     /// Waits for the next job to start and returns its tenant.
     async fn next_tenant(&mut self) -> Uuid {
-        let tenant = soon("a job starts", self.started.recv()).await.unwrap();
+        let tenant = soon("a job starts", self.starts.recv()).await.unwrap();
         *self.running.entry(tenant).or_default() += 1;
         tenant
     }
@@ -59,13 +59,13 @@ impl SharedWorker {
         self.gates[&tenant].add_permits(1);
     }
 
-    fn open(&self) {
+    fn open_gates(&self) {
         self.gates.values().for_each(|gate| gate.add_permits(100_000));
     }
 
     /// Lets all jobs end, and stops the worker.
     async fn end(self) {
-        self.open();
+        self.open_gates();
         self.worker.stop().await;
     }
 }
@@ -81,25 +81,21 @@ async fn slow_tenant_leaves_slots_to_other_tenants() {
     fixture.enqueue(&vec![job_of_tenant(slow); 20_000]).await;
     let mut shared = SharedWorker::with_eight_slots(fixture, &[slow, other]);
     for _ in 0..SLOTS {
-        assert_eq!(shared.next_tenant().await, slow, "a tenant that is alone gets all places");
+        assert_eq!(shared.next_tenant().await, slow, "a tenant without others gets all slots");
     }
     shared.fixture.enqueue(&vec![job_of_tenant(other); 4]).await;
-    // The jobs of the other tenant are the newest of all, but do not wait for the older ones.
-    let mut ended = 0;
+    // The jobs of the other tenant are the newest, but do not wait for the older ones.
+    let mut ended_count = 0;
     while shared.running.get(&other).copied().unwrap_or(0) < 2 {
         shared.finish_one(slow);
         shared.next_tenant().await;
-        ended += 1;
-        assert!(ended < 19_000, "the other tenant waits for the whole queue");
+        ended_count += 1;
+        assert!(ended_count < 19_000, "the other tenant waits for the whole queue");
     }
-    assert_eq!(shared.running[&slow], 6, "the other tenant gets a quarter of the places");
+    assert_eq!(shared.running[&slow], 6, "the other tenant gets a quarter of the slots");
     for _ in 0..2 {
         shared.finish_one(other);
-        assert_eq!(
-            shared.next_tenant().await,
-            other,
-            "the other tenant keeps these places while it has jobs"
-        );
+        assert_eq!(shared.next_tenant().await, other, "the other tenant keeps these slots while it has jobs");
     }
     // The slow tenant may reuse the slot of its job that ended, but no further slot.
     shared.finish_one(slow);
@@ -116,7 +112,7 @@ async fn tenants_alternate_for_single_slot() {
     fixture.enqueue(&vec![job_of_tenant(second); 5]).await;
     let mut shared = SharedWorker::with(fixture, &[first, second, third], 1, &[]);
     assert_eq!(shared.next_tenant().await, first, "the oldest job is the first");
-    // Its job is the newest of all.
+    // The job of the third tenant is the newest.
     shared.fixture.enqueue(&[job_of_tenant(third)]).await;
     let mut order = Vec::new();
     let mut running = first;
@@ -126,7 +122,7 @@ async fn tenants_alternate_for_single_slot() {
         order.push(running);
     }
     assert_eq!(order, [second, third, first, second, first, second]);
-    assert!(shared.fixture.queue.others_wait("page", first).await.unwrap());
+    assert!(shared.fixture.queue.has_other_waiting_tenants("page", first).await.unwrap());
     shared.end().await;
 }
 
@@ -139,13 +135,16 @@ async fn crashed_job_runs_while_tenants_alternate() {
     fixture.enqueue(&vec![job_of_tenant(first); 500]).await;
     fixture.enqueue(&vec![job_of_tenant(second); 500]).await;
     let shared = SharedWorker::with(fixture, &[first, second], 1, &[]);
-    shared.open();
+    shared.open_gates();
     until("the suspect ends", || async {
         let remaining = "select count(*) from jobs where crashes > 1";
         shared.fixture.count(remaining).await == 0
     })
     .await;
-    assert!(shared.fixture.count("select count(*) from jobs").await > 0, "it did not wait for all others");
+    assert!(
+        shared.fixture.count("select count(*) from jobs").await > 0,
+        "it did not wait for all other jobs"
+    );
     shared.worker.stop().await;
 }
 
@@ -160,7 +159,7 @@ async fn quarter_of_long_job_slots_stays_free_for_others() {
     }
     shared.fixture.enqueue(&vec![job_of_tenant(other); 4]).await;
     for _ in 0..2 {
-        assert_eq!(shared.next_tenant().await, other, "no job has ended");
+        assert_eq!(shared.next_tenant().await, other, "this happens before any job ends");
     }
     shared.end().await;
 }
@@ -176,7 +175,7 @@ async fn crashed_jobs_of_other_tenants_use_reserved_slots() {
     for _ in 0..SLOTS {
         shared.next_tenant().await;
     }
-    assert_eq!(shared.running, [(slow, 6), (other, 2)].into(), "no job has ended");
+    assert_eq!(shared.running, [(slow, 6), (other, 2)].into(), "this happens before any job ends");
     shared.end().await;
 }
 
@@ -189,9 +188,9 @@ async fn job_waiting_outside_its_slot_lets_others_run() {
         let gate = Arc::clone(&gate);
         let ids: Vec<_> = jobs.iter().map(job_id).collect();
         move |job, _| {
-            let (gate, first) = (Arc::clone(&gate), job.claim.id == ids[0]);
+            let (gate, is_first) = (Arc::clone(&gate), job.claim.id == ids[0]);
             async move {
-                if first {
+                if is_first {
                     outside_slot(gate.acquire()).await.unwrap().forget();
                 } else {
                     gate.add_permits(1);
@@ -201,7 +200,7 @@ async fn job_waiting_outside_its_slot_lets_others_run() {
         }
     });
     let worker = Worker::start(&fixture.queue, &[("page", 1, handler)], SOON);
-    fixture.ended(2).await;
+    fixture.until_ended(2).await;
     worker.stop().await;
 }
 
@@ -222,13 +221,13 @@ async fn third_tenant_does_not_wait_for_two_backlogs() {
     for _ in 0..SLOTS {
         shared.next_tenant().await;
     }
-    // Repeats until the second tenant also has a share, despite the first tenant's older jobs.
-    let mut ended = 0;
+    // Repeats until the second tenant has three slots, although the jobs of the first are older.
+    let mut ended_count = 0;
     while shared.running.get(&second).copied().unwrap_or(0) < 3 {
         shared.finish_one(first);
         shared.next_tenant().await;
-        ended += 1;
-        assert!(ended < 3_500, "the second tenant waits for the whole queue");
+        ended_count += 1;
+        assert!(ended_count < 3_500, "the second tenant waits for the whole queue");
     }
     shared.fixture.enqueue(&vec![job_of_tenant(third); 2]).await;
     shared.finish_one(second);

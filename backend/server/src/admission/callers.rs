@@ -1,5 +1,5 @@
-//! Limits what one caller or address holds of a common resource. The total amounts are limited by
-//! budgets and semaphores.
+//! Limits the part of a common resource that one caller or address can hold. The total amounts are
+//! limited by budgets and semaphores.
 use crate::request::CallerId;
 use std::collections::HashMap;
 use std::hash::Hash;

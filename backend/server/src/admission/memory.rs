@@ -5,7 +5,7 @@ use crate::{ApiError, Result, request};
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 use inference::Priority;
-use pipeline::{Budget, Exhausted, Share};
+use pipeline::{Budget, BudgetExhausted, Share};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,15 +16,15 @@ use tokio_util::sync::CancellationToken;
 /// Unit of the callers' shares of memory, in bytes.
 const KIB: u64 = 1 << 10;
 
-/// Why a partly read body could not get more memory.
+/// The reason why a partly read body could not get more memory.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ReservationError {
     /// The bodies of all callers together use the whole budget.
     #[error(transparent)]
-    Total(#[from] Exhausted),
+    Total(#[from] BudgetExhausted),
     /// The other bodies of the same sender use its whole share.
     #[error("the caller's other bodies use its whole share of {0}")]
-    Share(&'static str, Exhausted),
+    Share(&'static str, BudgetExhausted),
 }
 
 impl From<ReservationError> for ApiError {
@@ -55,8 +55,8 @@ impl OldestWaitingBody {
     async fn wait<T>(
         &self,
         age: u64,
-        memory: impl Future<Output = Result<T, Exhausted>>,
-    ) -> Option<Result<T, Exhausted>> {
+        memory: impl Future<Output = Result<T, BudgetExhausted>>,
+    ) -> Option<Result<T, BudgetExhausted>> {
         let displaced = CancellationToken::new();
         {
             let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,14 +106,14 @@ impl BodyMemory {
     }
 
     /// Returns the empty reservation of a body of the current caller. The body may wait for memory
-    /// until `until`.
-    pub(crate) fn reservation(&self, until: Option<Instant>) -> BodyReservation {
+    /// until `deadline`.
+    pub(crate) fn reservation(&self, deadline: Option<Instant>) -> BodyReservation {
         static NEXT_AGE: AtomicU64 = AtomicU64::new(0);
         BodyReservation {
             budget: self.budget.clone(),
             oldest: self.oldest.clone(),
             age: NEXT_AGE.fetch_add(1, Ordering::Relaxed),
-            until,
+            deadline,
             share: self.shares.open(),
             held: None,
             bytes: 0,
@@ -126,7 +126,7 @@ pub(crate) struct BodyReservation {
     budget: Budget,
     oldest: OldestWaitingBody,
     age: u64,
-    until: Option<Instant>,
+    deadline: Option<Instant>,
     share: CallerShare,
     held: Option<Share>,
     bytes: u64,
@@ -146,18 +146,18 @@ impl BodyReservation {
         let more = bytes.saturating_sub(self.bytes);
         let Some(held) = &mut self.held else {
             // This body holds no memory that others wait for, so it may wait.
-            let begin = self.share.acquire(bytes);
-            let begun = match self.until {
-                Some(until) => tokio::time::timeout_at(until.into(), begin).await.is_ok(),
+            let acquisition = self.share.acquire(bytes);
+            let is_acquired = match self.deadline {
+                Some(deadline) => tokio::time::timeout_at(deadline.into(), acquisition).await.is_ok(),
                 None => {
-                    begin.await;
+                    acquisition.await;
                     true
                 }
             };
-            if !begun {
+            if !is_acquired {
                 return Err(self.share_exhausted());
             }
-            let share = self.budget.acquire(bytes, Priority::Interactive, self.until).await?;
+            let share = self.budget.acquire(bytes, Priority::Interactive, self.deadline).await?;
             (self.held, self.bytes) = (Some(share), bytes);
             return Ok(());
         };
@@ -167,8 +167,8 @@ impl BodyReservation {
         let share = match self.budget.try_acquire(more) {
             Some(share) => share,
             None => {
-                let memory = self.budget.acquire(more, Priority::Interactive, self.until);
-                self.oldest.wait(self.age, memory).await.ok_or_else(|| self.budget.exhausted())??
+                let memory = self.budget.acquire(more, Priority::Interactive, self.deadline);
+                self.oldest.wait(self.age, memory).await.ok_or_else(|| self.budget.exhausted_error())??
             }
         };
         held.join(share);
@@ -177,8 +177,8 @@ impl BodyReservation {
     }
 
     fn share_exhausted(&self) -> ReservationError {
-        let exhausted = self.budget.exhausted();
-        ReservationError::Share(exhausted.what, exhausted)
+        let exhausted = self.budget.exhausted_error();
+        ReservationError::Share(exhausted.budget, exhausted)
     }
 
     /// Releases the part that exceeds `bytes`.
@@ -197,7 +197,11 @@ impl BodyReservation {
 
 /// Waits until the share of the current caller and then the budget have `bytes` for one reservation
 /// of an operation. The timeout of the request ends the wait for the share.
-async fn acquire(budget: &Budget, shares: &Shares, bytes: u64) -> Result<(Share, CallerShare), Exhausted> {
+async fn acquire(
+    budget: &Budget,
+    shares: &Shares,
+    bytes: u64,
+) -> Result<(Share, CallerShare), BudgetExhausted> {
     let mut share = shares.open();
     share.acquire(bytes).await;
     let held = budget.acquire(bytes, Priority::Interactive, request::deadline()).await?;
@@ -303,7 +307,7 @@ impl ResponseMemory {
     }
 
     pub(crate) fn exhausted(&self) -> ApiError {
-        self.budget.exhausted().into()
+        self.budget.exhausted_error().into()
     }
 }
 

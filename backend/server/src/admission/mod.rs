@@ -1,4 +1,5 @@
-//! Admission control: limits what all callers together, and one caller alone, use at a time.
+//! Admission control: limits the resources that all callers together, and each caller alone, use at
+//! a time.
 //!
 //! - A request waits for its caller's share of the database connections ([`Shares`]).
 //! - A request body waits for memory while it arrives ([`BodyMemory`]).
@@ -66,7 +67,7 @@ impl Analyses {
     /// # Errors
     /// Fails with 429 if the limit of all analyses or the caller's share is reached.
     pub(crate) fn admit(&self, images: usize) -> Result<(OwnedSemaphorePermit, CallerShare)> {
-        let overloaded = |what: &str| ApiError::overloaded(what, Duration::from_secs(1));
+        let overloaded = |reason: &str| ApiError::overloaded(reason, Duration::from_secs(1));
         let count = images.clamp(1, self.max);
         let mut share = self.shares.open();
         if !share.grow(count as u64) {
@@ -97,7 +98,7 @@ impl Uploads {
     /// # Errors
     /// Fails with 429 if the caller or the service has too many.
     pub(crate) fn admit(&self) -> Result<(KeyedPermit<CallerId>, OwnedSemaphorePermit)> {
-        let overloaded = |what: &str| ApiError::overloaded(what, RETRY_AFTER);
+        let overloaded = |reason: &str| ApiError::overloaded(reason, RETRY_AFTER);
         let caller = self.callers.try_acquire(CallerId::current());
         let caller = caller.ok_or_else(|| overloaded("the caller has too many uploads in progress"))?;
         let permits = self.permits.clone().try_acquire_owned();

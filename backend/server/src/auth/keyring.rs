@@ -74,7 +74,7 @@ pub(crate) struct Keyring {
 
 impl Keyring {
     /// Returns the valid key with that hash. `peer` is the address that sent it. `None` means that
-    /// this process knows the key, so its look-up does not wait.
+    /// this process has found the key before, so its look-up does not wait.
     ///
     /// # Errors
     /// Fails with 401 for a key that is not valid. Fails with 429 for a key that this process has
@@ -148,7 +148,7 @@ impl Keyring {
         last_uses.insert(id, Instant::now());
         let store = store.clone();
         tokio::spawn(async move {
-            if let Err(error) = store.keys().touch(id).await {
+            if let Err(error) = store.keys().record_use(id).await {
                 tracing::warn!(%error, key_id = %id, "failed to record the use of a key");
             }
         });

@@ -122,7 +122,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
         let missing =
-            || ApiError::internal("a handler asks who calls on a route that the auth layer does not guard");
+            || ApiError::internal("a handler requires the caller on a route without the auth layer");
         parts.extensions.get::<Self>().cloned().ok_or_else(missing)
     }
 }

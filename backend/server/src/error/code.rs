@@ -95,7 +95,7 @@ codes! {
     /// `scheme`, `twice`.
     Unauthorized = "unauthorized", UNAUTHORIZED, "A valid key is required";
     ScopeMissing = "scope_missing", FORBIDDEN, "The key does not allow this operation";
-    /// No keys are used, and the request names a host that is not this service.
+    /// No keys are used, and the `Host` header contains a name that is not this service.
     HostNotAllowed = "host_not_allowed", MISDIRECTED_REQUEST, "The host name is not allowed";
     /// No keys are used, and a page of another site requests a change.
     OriginNotAllowed = "origin_not_allowed", FORBIDDEN, "The origin is not allowed";
@@ -126,7 +126,7 @@ impl Serialize for Code {
     }
 }
 
-/// Lists the codes in the OpenAPI document, so that generated clients know them.
+/// Lists the codes in the OpenAPI document, so that generated clients define them.
 impl PartialSchema for Code {
     fn schema() -> RefOr<Schema> {
         ObjectBuilder::new()

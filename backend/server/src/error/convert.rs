@@ -4,7 +4,7 @@ use crate::request;
 use crawler::FetchError;
 use inference::RunError;
 use pipeline::people::enrol::EnrolError;
-use pipeline::{AnalyzeError, ChangeError, CrawlError, Exhausted, IngestError, VideoAnalyzeError};
+use pipeline::{AnalyzeError, BudgetExhausted, ChangeError, CrawlError, IngestError, VideoAnalyzeError};
 use queue::QueueError;
 use store::StoreError;
 use store::db::transient::{Cause, Transient};
@@ -36,8 +36,8 @@ impl From<RunError> for ApiError {
     }
 }
 
-impl From<Exhausted> for ApiError {
-    fn from(error: Exhausted) -> Self {
+impl From<BudgetExhausted> for ApiError {
+    fn from(error: BudgetExhausted) -> Self {
         Self::overloaded(error.to_string(), error.retry_after)
     }
 }
@@ -85,7 +85,7 @@ impl From<FetchError> for ApiError {
         // The addresses of names in the operator's network may be logged, but callers must not see
         // them.
         let why = match &error {
-            FetchError::Guard(error) => error.secret(),
+            FetchError::Guard(error) => error.full_reason(),
             error => error.to_string(),
         };
         tracing::info!(request_id = request::id(), why, "failed to fetch a URL for a caller");

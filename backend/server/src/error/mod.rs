@@ -1,6 +1,6 @@
 //! Contains the errors of the API as problem documents (RFC 9457).
 //!
-//! Every error has a stable `code` and states what was wrong and what is allowed. The errors of
+//! Every error has a stable `code` and describes the cause and the allowed values. The errors of
 //! other crates are converted in `convert`. Each operation documents its own problems.
 mod code;
 mod convert;
@@ -25,7 +25,7 @@ const MAX_DETAIL_CHARS: usize = 1000;
 const MAX_VALUE_CHARS: usize = 200;
 
 /// Removes the middle of a text of more than `limit` characters. Both ends are kept, because
-/// serde's messages begin with the received value and end with what is allowed.
+/// serde's messages begin with the received value and end with the allowed values.
 fn shorten(text: &mut String, limit: usize) {
     if text.len() <= limit || text.chars().count() <= limit {
         return;
@@ -211,8 +211,8 @@ impl ApiError {
         Self::new(Code::DatabaseUnavailable, detail).reason("outcome_unknown")
     }
 
-    pub fn not_found(what: &str, id: impl std::fmt::Display) -> Self {
-        Self::new(Code::NotFound, format!("there is no {what} {id}"))
+    pub fn not_found(resource: &str, id: impl std::fmt::Display) -> Self {
+        Self::new(Code::NotFound, format!("there is no {resource} {id}"))
     }
 
     pub fn code(&self) -> Code {
@@ -237,7 +237,7 @@ impl IntoResponse for ApiError {
         let body = serde_json::to_vec(&self.0).expect("a problem always serializes");
         let mut response = (status, body).into_response();
         if let Some(cause) = self.0.cause {
-            // Tells the retry layer that the failure is transient.
+            // Reports to the retry layer that the failure is transient.
             response.extensions_mut().insert(cause);
         }
         let headers = response.headers_mut();

@@ -26,8 +26,8 @@ pub(super) struct BodyTooLong {
     pub(super) limit: usize,
 }
 
-pub(super) fn too_many_bytes(what: &str, limit: usize) -> ApiError {
-    ApiError::new(Code::TooManyBytes, format!("{what} is longer than {limit} bytes"))
+pub(super) fn too_many_bytes(name: &str, limit: usize) -> ApiError {
+    ApiError::new(Code::TooManyBytes, format!("{name} is longer than {limit} bytes"))
         .allowed([format!("at most {limit} bytes")])
 }
 
@@ -43,11 +43,11 @@ pub(crate) fn content_length(headers: &HeaderMap) -> u64 {
 ///
 /// # Errors
 /// Fails with 413 `too_many_bytes`.
-pub(super) fn check_length(headers: &HeaderMap, limit: usize, what: &str) -> Result<()> {
+pub(super) fn check_length(headers: &HeaderMap, limit: usize, name: &str) -> Result<()> {
     let length = content_length(headers);
     let is_useless = length > limit as u64
         && (headers.contains_key(header::EXPECT) || length > (limit + DISCARD_BYTES) as u64);
-    if is_useless { Err(too_many_bytes(what, limit)) } else { Ok(()) }
+    if is_useless { Err(too_many_bytes(name, limit)) } else { Ok(()) }
 }
 
 /// Returns the body, which ends with the error `TooLong` after `limit` bytes. The rest of the body
@@ -66,21 +66,22 @@ pub(super) fn limit_body(body: Body, limit: usize) -> Body {
     }))
 }
 
-/// Returns the body of an upload, which ends with an error after `limit` bytes. `what` names it.
+/// Returns the body of an upload, which ends with an error after `limit` bytes. Errors call it
+/// `name`.
 ///
 /// # Errors
 /// Fails with 413 if the announced length is far above the limit.
-pub(crate) fn limit_upload(request: Request, limit: usize, what: &str) -> Result<Body> {
-    check_length(request.headers(), limit, what)?;
+pub(crate) fn limit_upload(request: Request, limit: usize, name: &str) -> Result<Body> {
+    check_length(request.headers(), limit, name)?;
     Ok(limit_body(request.into_body(), limit))
 }
 
 /// Converts an error of a body of [`limit_upload`].
-pub(crate) fn upload_error(error: &(dyn std::error::Error + 'static), limit: usize, what: &str) -> ApiError {
+pub(crate) fn upload_error(error: &(dyn std::error::Error + 'static), limit: usize, name: &str) -> ApiError {
     if is_too_long(error) {
-        return too_many_bytes(what, limit);
+        return too_many_bytes(name, limit);
     }
-    ApiError::new(Code::BadBody, format!("{what} could not be read: {error}"))
+    ApiError::new(Code::BadBody, format!("{name} could not be read: {error}"))
 }
 
 /// Reads and discards a body, up to `DISCARD_BYTES` and `DISCARD_TIME`.
@@ -116,20 +117,20 @@ pub(super) fn reservation_error(error: &(dyn std::error::Error + 'static)) -> Op
     causes.find_map(|cause| cause.downcast_ref::<ReservationError>()).cloned().map(ApiError::from)
 }
 
-/// Reads the whole body. `what` names it in the error.
+/// Reads the whole body. Errors call it `name`.
 ///
 /// # Errors
 /// Fails with 413 for more than `limit` bytes, 429 if there is no memory for the body, and 400 if
 /// it cannot be read.
-pub(super) async fn read(headers: &HeaderMap, body: Body, limit: usize, what: &str) -> Result<Bytes> {
-    check_length(headers, limit, what)?;
+pub(super) async fn read(headers: &HeaderMap, body: Body, limit: usize, name: &str) -> Result<Bytes> {
+    check_length(headers, limit, name)?;
     let mut stream = limit_body(body, limit).into_data_stream();
     let mut first: Option<Bytes> = None;
     let mut buffer = BytesMut::new();
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|error| {
             if is_too_long(&error) {
-                return too_many_bytes(what, limit);
+                return too_many_bytes(name, limit);
             }
             reservation_error(&error).unwrap_or_else(|| {
                 ApiError::new(Code::BadBody, format!("the body could not be read: {error}"))
@@ -159,7 +160,8 @@ pub(super) struct PartLimits {
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) name: String,
-    /// The bytes of the image, or why this part cannot be used. A batch reports an error per image.
+    /// The bytes of the image, or the reason why this part cannot be used. A batch reports an error
+    /// per image.
     pub(super) bytes: Result<Bytes>,
 }
 
@@ -169,7 +171,7 @@ pub(super) struct Part {
 pub(super) async fn read_parts(request: Request, limits: PartLimits) -> Result<Vec<Part>> {
     check_length(request.headers(), limits.body_bytes, "the body")?;
     let mut request = request.map(|inner| limit_body(inner, limits.body_bytes));
-    // `limited` bounds the body. The default limit of axum (2 MB) would be too small.
+    // `limit_body` limits the body. The default limit of axum (2 MB) would be too small.
     DefaultBodyLimit::disable().apply(&mut request);
     let mut multipart = Multipart::from_request(request, &())
         .await

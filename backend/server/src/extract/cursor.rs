@@ -52,7 +52,7 @@ const LIST_BYTES: usize = 4;
 pub(crate) struct List([u8; LIST_BYTES]);
 
 impl List {
-    /// `filters` are all values that decide which rows the list has, except the limit.
+    /// Creates a list. `filters` contains all values that select its rows, except the limit.
     ///
     /// Their debug texts are compared. If an update of the program changes these texts, cursors of
     /// the previous version are rejected.

@@ -176,8 +176,8 @@ pub(crate) async fn read_json<T: serde::de::DeserializeOwned + Send + 'static>(
 /// Reads two images from a multipart body: `image_a` and `image_b`, or two parts `image`.
 pub(crate) async fn two_parts(request: Request, state: &AppState) -> Result<[Bytes; 2]> {
     const NAMES: &[&str] = &["image", "image_a", "image_b"];
-    let refuse = |name: &str, what: &str| {
-        Err(ApiError::new(Code::UnknownPart, format!("the part `{name}` {what}"))
+    let refuse = |name: &str, reason: &str| {
+        Err(ApiError::new(Code::UnknownPart, format!("the part `{name}` {reason}"))
             .field(name)
             .allowed(["image twice", "image_a and image_b"]))
     };

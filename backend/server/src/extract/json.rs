@@ -1,9 +1,9 @@
 //! Parses JSON bodies. Malformed text fails with `bad_json`. Well-formed text with an invalid field
-//! fails with `invalid_field`, which names the field.
+//! fails with `invalid_field`, which contains the name of the field.
 //!
 //! The structure of a text is checked while it is read, because the values of a text can take many
 //! times the memory of the text. The values are then converted to the type of the operation, with
-//! an error type that names the field and what is allowed.
+//! an error type that contains the field and the allowed values.
 use super::values::{NO_NUL, NUL};
 use super::{body, typed};
 use crate::{ApiError, AppState, Code, Result};
@@ -79,7 +79,7 @@ pub(super) async fn parse<T: DeserializeOwned + Send + 'static>(bytes: Bytes) ->
     if bytes.len() <= MAX_INLINE_BYTES {
         return parse_sync(&bytes);
     }
-    // Only the current task knows the id of the request.
+    // The id of the request is available only in the current task.
     let parsed = tokio::task::spawn_blocking(move || parse_sync(&bytes)).await;
     parsed.map_err(ApiError::internal)?.map_err(ApiError::with_current_request_id)
 }
@@ -261,7 +261,7 @@ mod tests {
         for text in [r#"["a", 3]"#, r#" ["a"]"#, r#"["a", null, null]"#] {
             let problem = parse_sync::<Body>(text.as_bytes()).unwrap_err().into_problem();
             assert_eq!(problem.code, Code::InvalidField, "{text}");
-            // An array is named, but not repeated: it can be as long as the body.
+            // The message does not repeat the array, which can be as long as the body.
             assert_eq!(problem.detail, "invalid type: sequence, expected an object");
         }
     }

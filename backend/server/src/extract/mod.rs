@@ -1,5 +1,5 @@
-//! Reads what callers send: parameters, ids, JSON and images. Every error states what was wrong and
-//! what is allowed. Handlers are in `routes`.
+//! Reads parameters, ids, JSON and images from requests. Every error describes the cause and the
+//! allowed values. Handlers are in `routes`.
 mod body;
 mod cursor;
 #[cfg(feature = "fuzzing")]

@@ -1,4 +1,4 @@
-//! Converts the values of requests to types. An error names the field and what is allowed.
+//! Converts the values of requests to types. An error contains the field and the allowed values.
 use serde::de::value::{self, MapAccessDeserializer, StrDeserializer};
 use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, Expected, IntoDeserializer};
 use serde::de::{MapAccess, SeqAccess, Unexpected, Visitor};
@@ -110,8 +110,8 @@ impl<'de> Deserializer<'de> for Typed {
         if self.value.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
     }
 
-    // The visitor of a struct would also accept an array and use its items as the fields. No caller
-    // intends that.
+    // The visitor of a struct would also accept an array and use its items as the fields, which no
+    // caller intends.
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _: &'static str,
@@ -142,8 +142,8 @@ impl<'de> Deserializer<'de> for Typed {
     }
 }
 
-/// Describes a value for an error. An array or an object is only named, because its text can be as
-/// long as the body.
+/// Describes a value for an error. Of an array or an object, it contains only the type, because the
+/// text can be as long as the body.
 pub(super) fn unexpected(value: &Value) -> Unexpected<'_> {
     match value {
         Value::Null => Unexpected::Unit,
@@ -159,8 +159,8 @@ pub(super) fn unexpected(value: &Value) -> Unexpected<'_> {
     }
 }
 
-/// Why a value does not have the type of the operation. The path and the allowed values are fields,
-/// so that no code has to read them from the message.
+/// The reason why a value does not have the type of the operation. The path and the allowed values
+/// are fields, so that no code has to read them from the message.
 #[derive(Debug, Default)]
 pub(super) struct ValueError {
     /// The path to the value, such as `items[1].name`; empty for the whole input.
@@ -180,14 +180,14 @@ impl ValueError {
         self
     }
 
-    fn invalid(what: &str, unexpected: Unexpected<'_>, expected: &dyn Expected) -> Self {
+    fn invalid(kind: &str, unexpected: Unexpected<'_>, expected: &dyn Expected) -> Self {
         let actual = match unexpected {
             Unexpected::Unit => "null".to_owned(),
             // A large number would have hundreds of digits.
             Unexpected::Float(number) => format!("floating point `{number:?}`"),
             other => other.to_string(),
         };
-        let message = format!("invalid {what}: {actual}, expected {expected}");
+        let message = format!("invalid {kind}: {actual}, expected {expected}");
         Self { message, allowed: vec![expected.to_string()], ..Self::default() }
     }
 

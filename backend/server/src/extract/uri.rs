@@ -1,5 +1,5 @@
 //! Reads ids and names from paths, and parses query strings strictly. An unknown, repeated or wrong
-//! parameter is an error that names the parameter, its value and what is allowed.
+//! parameter is an error that contains the parameter, its value and the allowed values.
 use super::typed;
 use super::values::{NO_NUL, NUL};
 use crate::{ApiError, Code, Result};

@@ -16,9 +16,9 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Rejects a forbidden host or origin before any other code processes the request.
 ///
-/// The request must name this service as its host. A change must come from a page of this service,
-/// or from a client that is not a browser. If keys are used, nothing is checked: a page of another
-/// site cannot know a key, and the service uses no cookies.
+/// The `Host` header must contain a name of this service. A change must come from a page of this
+/// service, or from a client that is not a browser. If keys are used, nothing is checked: a page of
+/// another site cannot know a key, and the service uses no cookies.
 pub(crate) async fn check_host(State(api): State<Api>, request: Request, next: Next) -> Response {
     match check_request(&api.state.config, &api.operations, &request) {
         Ok(()) => next.run(request).await,
@@ -37,18 +37,19 @@ fn check_request(config: &Config, operations: &Operations, request: &Request) ->
     }
     // This layer runs before routing. The lookup works because a path without parameters equals its
     // template.
-    let any_host = operations.find(&Method::GET, uri.path()).is_some_and(|operation| operation.spec.any_host);
+    let allows_any_host =
+        operations.find(&Method::GET, uri.path()).is_some_and(|operation| operation.spec.allows_any_host);
     let is_safe = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
-    if any_host && is_safe {
+    if allows_any_host && is_safe {
         return Ok(());
     }
-    let host = host(config, uri, headers)?;
+    let host = read_host(config, uri, headers)?;
     if is_safe { Ok(()) } else { check_origin(config, headers, &host) }
 }
 
-/// Returns the host that a request names. The `Host` header must occur exactly once. If the request
-/// target also contains a host, that host must be allowed as well.
-fn host(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<Authority> {
+/// Returns the host of a request. The `Host` header must occur exactly once. If the request target
+/// also contains a host, that host must be allowed as well.
+fn read_host(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<Authority> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let (first, second) = (hosts.next(), hosts.next());
     let text = first.and_then(|value| value.to_str().ok()).unwrap_or_default();

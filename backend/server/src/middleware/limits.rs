@@ -1,5 +1,5 @@
-//! The layers that limit what a request uses: time, database connections, and memory for its body
-//! and its response. A read whose database call failed is repeated.
+//! The layers that limit the resources of a request: time, database connections, and memory for its
+//! body and its response. A read whose database call failed is repeated.
 //!
 //! A body that arrives slowly reserves little memory, and no caller can use the whole budget. The
 //! module `admission` describes which requests wait for which resource.
@@ -37,7 +37,7 @@ const UPLOAD_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Limits the time until the head of the response. The body of a stream (events) may take longer.
 /// An upload has an hour.
 pub(crate) async fn limit_time(State(api): State<Api>, request: Request, next: Next) -> Response {
-    let is_upload = api.operations.lookup(&request).is_some_and(|operation| operation.spec.uploads);
+    let is_upload = api.operations.lookup(&request).is_some_and(|operation| operation.spec.is_upload);
     let limit = if is_upload { UPLOAD_TIMEOUT } else { api.state.config.request_timeout };
     let deadline = Instant::now() + limit;
     let response = with_deadline(deadline, next.run(request));
@@ -113,7 +113,7 @@ pub(crate) async fn reserve_body(State(api): State<Api>, request: Request, next:
         discard_body(request).await;
         return error.into_response();
     }
-    if api.operations.lookup(&request).is_some_and(|operation| operation.spec.uploads) {
+    if api.operations.lookup(&request).is_some_and(|operation| operation.spec.is_upload) {
         return next.run(request).await;
     }
     let max_bytes = api.state.config.parts_limit(usize::MAX) as u64;

@@ -21,17 +21,17 @@ pub(super) fn add_examples(document: &mut OpenApi, operations: &Operations) {
     let schemas = Schemas(json!(document)["components"]["schemas"].take());
     for (_, _, operation) in operations.documented(document) {
         for parameter in operation.parameters.iter_mut().flatten() {
-            let RefOr::T(named) = parameter else { continue };
-            let has_example = json!(named)["example"].is_string();
-            if named.parameter_in == ParameterIn::Path && !has_example {
-                let example = schemas.example(&json!(named.schema), "").ok();
-                *parameter = RefOr::T(ParameterBuilder::from(named.clone()).example(example).build());
+            let RefOr::T(inline) = parameter else { continue };
+            let has_example = json!(inline)["example"].is_string();
+            if inline.parameter_in == ParameterIn::Path && !has_example {
+                let example = schemas.example(&json!(inline.schema), "").ok();
+                *parameter = RefOr::T(ParameterBuilder::from(inline.clone()).example(example).build());
             }
         }
         if let Some(RefOr::T(body)) = &mut operation.request_body {
             let accepts_video = body.content.keys().any(|content_type| content_type.starts_with("video/"));
             if accepts_video {
-                // The service has no file of a video.
+                // There is no example file of a video.
                 for (kind, content) in &mut body.content {
                     if kind != "application/json"
                         && let RefOr::T(content) = content

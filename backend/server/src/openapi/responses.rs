@@ -19,7 +19,7 @@ const PROBLEM: &str = "application/problem+json";
 /// Returns every code that the operation can return, without duplicates.
 fn codes(method: &Method, spec: Spec, operation: &Operation) -> Vec<Code> {
     let mut codes = vec![Code::Internal, Code::Timeout];
-    if !spec.any_host {
+    if !spec.allows_any_host {
         codes.push(Code::HostNotAllowed);
     }
     if *method != Method::GET {
@@ -222,15 +222,20 @@ fn shared_headers() -> Vec<(String, RefOr<Header>)> {
 }
 
 /// Describes a header whose value is a text.
-fn text(name: &str, always: bool, description: &str, example: impl Into<Value>) -> (String, RefOr<Header>) {
-    header(name, Object::with_type(Type::String), always, description, example)
+fn text(
+    name: &str,
+    is_required: bool,
+    description: &str,
+    example: impl Into<Value>,
+) -> (String, RefOr<Header>) {
+    header(name, Object::with_type(Type::String), is_required, description, example)
 }
 
-/// Describes a header. `always` states whether every response that declares the header contains it.
+/// Describes a header. With `is_required`, every response that declares the header contains it.
 fn header(
     name: &str,
     schema: Object,
-    always: bool,
+    is_required: bool,
     description: &str,
     example: impl Into<Value>,
 ) -> (String, RefOr<Header>) {
@@ -239,7 +244,7 @@ fn header(
         .description(Some(description))
         .example(Some(example.into()));
     // utoipa has no field for OpenAPI's `required`.
-    let header = header.extensions(Some(Extensions::from_iter([("required", always)])));
+    let header = header.extensions(Some(Extensions::from_iter([("required", is_required)])));
     (name.to_owned(), header.build().into())
 }
 
@@ -298,10 +303,10 @@ mod tests {
                     let examples = problems["examples"].as_object();
                     assert!(
                         examples.is_some_and(|examples| !examples.is_empty()),
-                        "{operation_id} {status}: its `Spec` names no code"
+                        "{operation_id} {status}: its `Spec` contains no code"
                     );
                 } else {
-                    assert!(problems.is_null(), "{operation_id} {status} is no problem");
+                    assert!(problems.is_null(), "{operation_id} {status} must not declare a problem");
                 }
             }
         }

@@ -252,7 +252,7 @@ async fn create_key(
     let (key, secret) = retried("create_key", || async {
         let mut tx = store.begin().await?;
         let (key, secret) = store.keys().create(tx.conn(), &new).await?;
-        caller.audit(&mut tx, Action::CreateKey, key.collection_id, key.audited()).await?;
+        caller.audit(&mut tx, Action::CreateKey, key.collection_id, key.audit_detail()).await?;
         tx.commit().await?;
         Ok::<_, ApiError>((key, secret))
     })
@@ -340,16 +340,16 @@ async fn revoke_key(
         let mut tx = store.begin().await?;
         let revocation = store.keys().revoke(tx.conn(), id, params.descendants.unwrap_or(false)).await?;
         for key in revocation.revoked() {
-            caller.audit(&mut tx, Action::RevokeKey, key.collection_id, key.audited()).await?;
+            caller.audit(&mut tx, Action::RevokeKey, key.collection_id, key.audit_detail()).await?;
         }
         tx.commit().await?;
         Ok::<_, ApiError>(revocation)
     })
     .await?;
-    let Revocation { key, descendants, working } = revocation;
+    let Revocation { key, descendants, valid_descendants } = revocation;
     Ok(Json(RevokedKey {
         key: key.into(),
         descendants_revoked: descendants.len(),
-        descendants_working: working,
+        descendants_working: valid_descendants,
     }))
 }

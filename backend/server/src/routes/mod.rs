@@ -1,6 +1,7 @@
-//! The HTTP operations, grouped by the noun of their path; `people` has those of `/subjects`.
+//! The HTTP operations, grouped by the noun of their path. `people` contains those of `/subjects`.
 //!
-//! Code that several nouns need is in `shared`. A noun does not use the module of another noun.
+//! Code for several nouns is in `shared`. The module of a noun does not use the module of another
+//! noun.
 pub(crate) mod audit;
 pub(crate) mod collections;
 pub(crate) mod crawls;

@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use store::keys::Scope;
 
 /// Starts a service with fixture models. These tests mostly need no analysis.
-async fn app() -> App {
+async fn fixture_app() -> App {
     App::spawn_with(Options { models: Models::Fixture, ..Options::default() }).await
 }
 
 #[testing::test]
 async fn default_collection_always_exists() {
-    let app = app().await;
+    let app = fixture_app().await;
     app.state.services.store.collections().ensure("archive").await.unwrap();
     let response = app.get_ok("/collections").await;
     let names: Vec<&str> = response.list("collections").iter().map(|entry| entry.text("name")).collect();
@@ -25,7 +25,7 @@ async fn default_collection_always_exists() {
 
 #[testing::test]
 async fn collection_is_created_found_and_changed() {
-    let app = app().await;
+    let app = fixture_app().await;
     let body =
         json!({"name": "press", "quality_profile": "strict", "match_threshold": 0.5, "retention_days": 30});
     let response = app.post_json("/collections", &body).await;
@@ -49,7 +49,7 @@ async fn collection_is_created_found_and_changed() {
 
 #[testing::test]
 async fn invalid_collection_error_names_field() {
-    let app = app().await;
+    let app = fixture_app().await;
     for (body, name) in [
         (json!({"name": "Press"}), "name"),
         (json!({"name": ""}), "name"),
@@ -117,8 +117,8 @@ async fn deleted_collection_is_hidden_at_once_and_fully_erased() {
 #[testing::test]
 async fn tenant_key_manages_only_own_collection() {
     let app = App::spawn_with(Options { models: Models::Fixture, ..key_options() }).await;
-    let (_, our_key) = app.key(Some("ours"), &tenant_scopes()).await;
-    let (_, their_key) = app.key(Some("theirs"), &tenant_scopes()).await;
+    let (_, our_key) = app.create_key(Some("ours"), &tenant_scopes()).await;
+    let (_, their_key) = app.create_key(Some("theirs"), &tenant_scopes()).await;
     let body = json!({"match_threshold": 0.4});
     ok(app.call(&our_key, Method::PATCH, "/collections/ours", Some(&body)).await).await;
     for name in ["theirs", "default", "nobodys"] {
@@ -139,7 +139,7 @@ async fn tenant_key_manages_only_own_collection() {
     // finds the collection.
     let after = app.call(&our_key, Method::GET, "/faces", None).await.status();
     assert!(after == StatusCode::NOT_FOUND || after == StatusCode::UNAUTHORIZED, "{after}");
-    let (_, unbound_key) = app.key(None, &[Scope::Admin]).await;
+    let (_, unbound_key) = app.create_key(None, &[Scope::Admin]).await;
     let log = app.get_as(&unbound_key, "/audit?action=collection.delete").await;
     assert_eq!(log["records"][0]["detail"]["name"], "ours");
 }
@@ -154,14 +154,14 @@ async fn collection_settings_apply_to_detection_and_matching() {
     ] {
         app.create("/collections", &body).await;
     }
-    let judgements = |faces: &Value| -> Vec<Value> {
+    let quality_results = |faces: &Value| -> Vec<Value> {
         let faces = faces.list("faces").iter();
         faces.map(|face| json!([face["quality"]["passed"], face["quality"]["reasons"]])).collect()
     };
     let pair = images::drawing("small_pair.jpg");
     let detect = async |query: &str| {
         let path = format!("/faces/detect?embeddings=false&{query}");
-        judgements(&ok(app.post_raw(&path, "image/jpeg", pair.clone()).await).await)
+        quality_results(&ok(app.post_raw(&path, "image/jpeg", pair.clone()).await).await)
     };
     let (strict, lax) = (detect("quality_profile=strict").await, detect("quality_profile=off").await);
     assert_ne!(strict, lax, "the profiles must judge this image differently");
@@ -175,11 +175,11 @@ async fn collection_settings_apply_to_detection_and_matching() {
         "a parameter overrides the collection"
     );
     let report = app.post_raw("/images/quality?collection=strict", "image/jpeg", pair.clone()).await;
-    assert_eq!(judgements(&ok(report).await), strict);
+    assert_eq!(quality_results(&ok(report).await), strict);
 
     for (collection, passed) in [("strict", &strict), ("lax", &lax)] {
         app.crawl_as("", Some(collection), &site.page()).await;
-        let stored = judgements(&app.get_ok(&format!("/faces?collection={collection}")).await);
+        let stored = quality_results(&app.get_ok(&format!("/faces?collection={collection}")).await);
         assert_eq!(stored.len(), passed.len());
         assert!(passed.iter().all(|face| stored.contains(face)), "{collection}: {stored:?}, {passed:?}");
     }
@@ -208,9 +208,9 @@ async fn collection_settings_apply_to_detection_and_matching() {
 #[testing::test]
 async fn only_key_to_all_collections_can_rename_collection() {
     let app = App::spawn_with(Options { worker: false, models: Models::Fixture, ..key_options() }).await;
-    let (_, tenant) = app.key(Some("ours"), &[Scope::Admin, Scope::Read]).await;
-    let (_, operator) = app.key(None, &[Scope::Admin, Scope::Read]).await;
-    app.key(Some("theirs"), &[Scope::Read]).await;
+    let (_, tenant) = app.create_key(Some("ours"), &[Scope::Admin, Scope::Read]).await;
+    let (_, operator) = app.create_key(None, &[Scope::Admin, Scope::Read]).await;
+    app.create_key(Some("theirs"), &[Scope::Read]).await;
     let rename = async |key: &str, name: &str| {
         app.call(key, Method::PATCH, "/collections/ours", Some(&json!({"name": name}))).await
     };

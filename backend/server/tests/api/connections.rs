@@ -28,7 +28,7 @@ async fn send_request(stream: &mut TcpStream) -> String {
 /// Reads until the server closes the connection. A reset is treated like a close.
 async fn read_to_end(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
-    let _closed = stream.read_to_end(&mut bytes).await;
+    let _result = stream.read_to_end(&mut bytes).await;
     String::from_utf8(bytes).unwrap()
 }
 
@@ -56,9 +56,9 @@ async fn oversized_request_head_is_rejected() {
             "GET /health/live HTTP/1.1\r\nhost: localhost\r\nx-filler: {filler}\r\nconnection: close\r\n\r\n"
         );
         // The service may respond before it has read everything.
-        let _refused = stream.write_all(head.as_bytes()).await;
+        let _result = stream.write_all(head.as_bytes()).await;
         let mut response = Vec::new();
-        let _closed = stream.read_to_end(&mut response).await;
+        let _result = stream.read_to_end(&mut response).await;
         let response = String::from_utf8(response).unwrap();
         // A reset can discard a response that was not read yet.
         assert!(
@@ -137,7 +137,7 @@ async fn one_address_holds_at_most_three_quarters_of_connections() {
     }
     let mut fourth = connect(&app).await;
     // The service may close the connection before the request is written.
-    let _closed = fourth.write_all(LAST).await;
+    let _result = fourth.write_all(LAST).await;
     assert_eq!(read_to_end(&mut fourth).await, "");
     let mut other_address = connect_from(&app, "127.0.0.2").await;
     assert!(send_request(&mut other_address).await.starts_with("HTTP/1.1 200"));
@@ -148,7 +148,7 @@ async fn one_address_holds_at_most_three_quarters_of_connections() {
     held.pop();
     loop {
         let mut next = connect(&app).await;
-        let _closed = next.write_all(LAST).await;
+        let _result = next.write_all(LAST).await;
         if read_to_end(&mut next).await.starts_with("HTTP/1.1 200") {
             break;
         }

@@ -29,12 +29,13 @@ async fn retry_count(app: &App) -> u64 {
 #[testing::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_and_searches_survive_cut_database_connections() {
     let app = Arc::new(fixture_app().await);
-    let (is_over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (is_over, response_count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let embedding: Vec<f32> =
         (0..app.state.services.analyzer.engine().embedder().dimensions).map(|n| 1.0 + n as f32).collect();
     let callers: Vec<_> = (0..CALLERS)
         .map(|caller| {
-            let (app, is_over, answered) = (Arc::clone(&app), Arc::clone(&is_over), Arc::clone(&answered));
+            let (app, is_over, response_count) =
+                (Arc::clone(&app), Arc::clone(&is_over), Arc::clone(&response_count));
             let search = json!({"embedding": embedding});
             tokio::spawn(async move {
                 while !is_over.load(Ordering::SeqCst) {
@@ -53,20 +54,20 @@ async fn reads_and_searches_survive_cut_database_connections() {
                     } else {
                         assert_eq!(status, 200, "{text}");
                     }
-                    answered.fetch_add(1, Ordering::SeqCst);
+                    response_count.fetch_add(1, Ordering::SeqCst);
                 }
             })
         })
         .collect();
     let before = retry_count(&app).await;
-    let mut cuts = 0;
+    let mut terminations = 0;
     while retry_count(&app).await < before + MIN_RETRIES {
-        let previous = answered.load(Ordering::SeqCst);
+        let previous = response_count.load(Ordering::SeqCst);
         app.database.execute(TERMINATE_CONNECTIONS).await;
-        cuts += 1;
-        assert!(cuts < 10_000, "no database call was retried");
-        while answered.load(Ordering::SeqCst) == previous {
-            assert!(callers.iter().all(|caller| !caller.is_finished()), "a caller got a wrong response");
+        terminations += 1;
+        assert!(terminations < 10_000, "no database call was retried");
+        while response_count.load(Ordering::SeqCst) == previous {
+            assert!(callers.iter().all(|caller| !caller.is_finished()), "a caller received a wrong response");
             tokio::task::yield_now().await;
         }
     }
@@ -76,15 +77,15 @@ async fn reads_and_searches_survive_cut_database_connections() {
     }
 }
 
-/// Adds a trigger to the audit log that runs the function `trouble` at commit. `what` is the SQL
-/// that creates this function. It increments the sequence `attempts`.
-async fn add_commit_trigger(app: &App, what: &'static str) {
+/// Adds a trigger to the audit log that runs the function `fail` at commit. `create_function` is
+/// the SQL that creates this function. The function increments the sequence `attempts`.
+async fn add_commit_trigger(app: &App, create_function: &'static str) {
     app.database.execute("create sequence attempts").await;
-    app.database.execute(what).await;
+    app.database.execute(create_function).await;
     app.database
         .execute(
-            "create constraint trigger trouble after insert on audit_log deferrable initially deferred
-             for each row execute function trouble()",
+            "create constraint trigger fail after insert on audit_log deferrable initially deferred
+             for each row execute function fail()",
         )
         .await;
 }
@@ -99,7 +100,7 @@ async fn persistent_database_error_returns_503_with_retry_after() {
     let app = fixture_app().await;
     add_commit_trigger(
         &app,
-        "create function trouble() returns trigger language plpgsql as
+        "create function fail() returns trigger language plpgsql as
          $$ begin perform nextval('attempts'); raise exception 'always' using errcode = '40001'; end $$",
     )
     .await;
@@ -116,7 +117,7 @@ async fn change_with_unknown_outcome_is_reported_without_retry() {
     let app = fixture_app().await;
     add_commit_trigger(
         &app,
-        "create function trouble() returns trigger language plpgsql as
+        "create function fail() returns trigger language plpgsql as
          $$ begin perform nextval('attempts'); perform pg_terminate_backend(pg_backend_pid()); return null; end $$",
     )
     .await;
@@ -129,26 +130,26 @@ async fn change_with_unknown_outcome_is_reported_without_retry() {
 /// `attempts` counts the statements.
 const DEADLOCK: [&str; 6] = [
     "create sequence attempts",
-    "create function trouble() returns trigger language plpgsql as
+    "create function fail() returns trigger language plpgsql as
      $$ begin
          if nextval('attempts') = 1 then
-             raise exception 'as if by chance' using errcode = '40P01';
+             raise exception 'simulated deadlock' using errcode = '40P01';
          end if;
          return null;
      end $$",
-    "create trigger trouble before insert or update on audit_log for each statement execute function trouble()",
-    "create trigger trouble before insert or update or delete on subjects for each statement execute function trouble()",
-    "create trigger trouble before insert or delete on subject_faces for each statement execute function trouble()",
-    "create trigger trouble before insert or update on clusterings for each statement execute function trouble()",
+    "create trigger fail before insert or update on audit_log for each statement execute function fail()",
+    "create trigger fail before insert or update or delete on subjects for each statement execute function fail()",
+    "create trigger fail before insert or delete on subject_faces for each statement execute function fail()",
+    "create trigger fail before insert or update on clusterings for each statement execute function fail()",
 ];
 
-/// A service whose every change first fails with a deadlock.
-struct Deadlocks {
+/// A service in which the first attempt of every change fails with a deadlock.
+struct AppWithDeadlocks {
     app: App,
     key: String,
 }
 
-impl Deadlocks {
+impl AppWithDeadlocks {
     /// Sends a change and returns its response. Checks that the change was attempted again and
     /// succeeded.
     async fn change(&self, method: Method, path: &str, body: Option<Value>) -> Value {
@@ -160,14 +161,14 @@ impl Deadlocks {
         self.send(&format!("{method} {path}"), request).await
     }
 
-    async fn send(&self, what: &str, request: reqwest::RequestBuilder) -> Value {
+    async fn send(&self, label: &str, request: reqwest::RequestBuilder) -> Value {
         self.app.database.execute("alter sequence attempts restart").await;
         let response = request.bearer_auth(&self.key).send().await.unwrap();
         let status = response.status();
         let text = response.text().await.unwrap();
-        assert!(status.is_success(), "{what}: {text}");
+        assert!(status.is_success(), "{label}: {text}");
         let attempts = self.app.database.number("select last_value from attempts").await;
-        assert!(attempts > 1, "{what} met no deadlock");
+        assert!(attempts > 1, "{label} had no deadlock");
         if text.is_empty() { Value::Null } else { serde_json::from_str(&text).unwrap() }
     }
 
@@ -182,11 +183,11 @@ impl Deadlocks {
 async fn change_after_deadlock_is_retried() {
     let options = Options { worker: false, webhook_secret: Some("a secret of the tests"), ..key_options() };
     let app = App::spawn_with(options).await;
-    let (_, key) = app.key(None, Scope::ALL).await;
+    let (_, key) = app.create_key(None, Scope::ALL).await;
     for statement in DEADLOCK {
         app.database.execute(statement).await;
     }
-    let app = Deadlocks { app, key };
+    let app = AppWithDeadlocks { app, key };
     let (post, patch, delete) = (Method::POST, Method::PATCH, Method::DELETE);
     let text = |value: &Value| value.as_str().unwrap().to_owned();
 
@@ -203,8 +204,8 @@ async fn change_after_deadlock_is_retried() {
     let (ada_id, ben_id) = (text(&ada["id"]), text(&ben["id"]));
     app.change(patch, &format!("/subjects/{ada_id}"), Some(json!({"name": "Ada L"}))).await;
     let face = app.enrol(&ada, "ada.jpg").await;
-    let moved = json!({"face_ids": [face["face_id"]], "move": true});
-    app.change(post.clone(), &format!("/subjects/{ben_id}/faces?force=true"), Some(moved)).await;
+    let move_request = json!({"face_ids": [face["face_id"]], "move": true});
+    app.change(post.clone(), &format!("/subjects/{ben_id}/faces?force=true"), Some(move_request)).await;
     let face_path = format!("/subjects/{ben_id}/faces/{}", text(&face["face_id"]));
     app.change(delete.clone(), &format!("{face_path}?enrolled_images=keep"), None).await;
     app.change(post.clone(), &format!("/subjects/{ada_id}/merge"), Some(json!({"subjects": [ben_id]}))).await;

@@ -42,7 +42,7 @@ async fn stored_images_are_listed_shown_and_deleted() {
     assert_eq!(app.delete(&format!("/images/{id}")).await.status(), StatusCode::NO_CONTENT);
     problem(app.get(&format!("/images/{id}")).await, 404, "not_found").await;
     problem(app.get(&format!("/images/{id}/thumbnail")).await, 404, "not_found").await;
-    assert_eq!(app.get_ok("/faces").await["faces"], json!([]), "its faces must be deleted");
+    assert_eq!(app.get_ok("/faces").await["faces"], json!([]), "the faces of the image must be deleted");
 }
 
 #[testing::test]
@@ -195,59 +195,59 @@ async fn image_without_faces_has_statistics() {
 #[testing::test]
 async fn installed_quality_model_adds_score_and_name() {
     let mut files = Vec::new();
-    let mut picture = testing::fixture_models::Canvas::from_raw(640, 480, vec![90; 640 * 480 * 3]).unwrap();
-    testing::draw_face(&mut picture, 5, 5, 3);
-    picture.write_to(&mut std::io::Cursor::new(&mut files), image::ImageFormat::Png).unwrap();
-    let face = image::imageops::crop_imm(&picture, 5 * 32 - 16, 5 * 32 - 16, 64, 64).to_image();
+    let mut canvas = testing::fixture_models::Canvas::from_raw(640, 480, vec![90; 640 * 480 * 3]).unwrap();
+    testing::draw_face(&mut canvas, 5, 5, 3);
+    canvas.write_to(&mut std::io::Cursor::new(&mut files), image::ImageFormat::Png).unwrap();
+    let face = image::imageops::crop_imm(&canvas, 5 * 32 - 16, 5 * 32 - 16, 64, 64).to_image();
     let mean =
         |channel: usize| face.pixels().map(|pixel| f32::from(pixel[channel])).sum::<f32>() / (64.0 * 64.0);
     let expected = f64::from(testing::fixture_score([mean(0), mean(1), mean(2)]));
 
-    for (models, installed) in [(Models::Scored, true), (Models::Fixture, false)] {
+    for (models, is_installed) in [(Models::Scored, true), (Models::Fixture, false)] {
         let options = Options { models, worker: false, ..Options::default() };
         let app = App::spawn_with(options).await;
         for path in ["/images/quality", "/faces/detect"] {
             let response = ok(app.post_raw(path, "image/png", files.clone()).await).await;
             let quality = &response["faces"][0]["quality"];
             let learned = quality.get("learned");
-            assert_eq!(learned.is_some(), installed, "{path}: {quality}");
+            assert_eq!(learned.is_some(), is_installed, "{path}: {quality}");
             if let Some(learned) = learned {
                 let (value, raw) = (learned["value"].as_f64().unwrap(), learned["raw"].as_f64().unwrap());
                 assert!((raw - expected).abs() < 0.01 && value == raw, "{path}: {learned}, not {expected}");
             }
         }
         let response = ok(app.post_raw("/faces/detect", "image/png", files.clone()).await).await;
-        let name = installed.then_some("fixture_quality");
+        let name = is_installed.then_some("fixture_quality");
         assert_eq!(response["models"].get("quality").and_then(|name| name.as_str()), name);
     }
 }
 
 /// Returns the scale, the content type and the pixels of an enhanced image.
-async fn enhanced(response: Response) -> (f32, String, image::RgbImage) {
+async fn read_enhanced(response: Response) -> (f32, String, image::RgbImage) {
     let headers = response.headers().clone();
     assert_eq!(response.status(), StatusCode::OK, "{:?}", response.text().await);
     let text = |name: &str| headers[name].to_str().unwrap().to_owned();
-    let picture = image::load_from_memory(&response.bytes().await.unwrap()).unwrap().to_rgb8();
-    (text("x-enhancement-scale").parse().unwrap(), text("content-type"), picture)
+    let image = image::load_from_memory(&response.bytes().await.unwrap()).unwrap().to_rgb8();
+    (text("x-enhancement-scale").parse().unwrap(), text("content-type"), image)
 }
 
 #[testing::test]
 async fn small_image_is_enlarged_with_reported_scale() {
     let app = App::spawn().await;
     let response = app.post_raw("/images/enhance", "image/png", png(100, 80)).await;
-    let (scale, media, image) = enhanced(response).await;
+    let (scale, media, image) = read_enhanced(response).await;
     assert_eq!((scale, media.as_str(), image.dimensions()), (4.0, "image/png", (400, 320)));
 
     // The other ways to pass an image give the same result.
-    let parts = enhanced(app.post_parts("/images/enhance", &[("image", png(100, 80))]).await).await;
+    let parts = read_enhanced(app.post_parts("/images/enhance", &[("image", png(100, 80))]).await).await;
     assert_eq!(parts.2, image);
     use base64::Engine as _;
     let body = json!({"image_base64": base64::engine::general_purpose::STANDARD.encode(png(100, 80))});
-    assert_eq!(enhanced(app.post_json("/images/enhance", &body).await).await.2, image);
+    assert_eq!(read_enhanced(app.post_json("/images/enhance", &body).await).await.2, image);
 
     let request = app.client.post(format!("{}/images/enhance", app.url)).header("accept", "image/jpeg");
     let response = request.header("content-type", "image/png").body(png(100, 80)).send().await.unwrap();
-    let (scale, media, jpeg) = enhanced(response).await;
+    let (scale, media, jpeg) = read_enhanced(response).await;
     assert_eq!((scale, media.as_str(), jpeg.dimensions()), (4.0, "image/jpeg", (400, 320)));
 }
 
@@ -255,7 +255,7 @@ async fn small_image_is_enlarged_with_reported_scale() {
 async fn large_image_keeps_size_when_enhanced() {
     let app = App::spawn().await;
     let (scale, _, image) =
-        enhanced(app.post_raw("/images/enhance", "image/jpeg", drawing("ada.jpg")).await).await;
+        read_enhanced(app.post_raw("/images/enhance", "image/jpeg", drawing("ada.jpg")).await).await;
     assert_eq!((scale, image.dimensions()), (1.0, (720, 900)));
 }
 

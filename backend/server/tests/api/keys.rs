@@ -10,16 +10,16 @@ use serde_json::{Value, json};
 use store::keys::{NewKey, Scope};
 use time::{Duration, OffsetDateTime};
 
-async fn make(app: &App, by: &str, body: &Value) -> Value {
-    app.create_as(by, "/keys", body).await
+async fn create_key(app: &App, creator: &str, body: &Value) -> Value {
+    app.create_as(creator, "/keys", body).await
 }
 
 #[testing::test]
 async fn created_key_works_and_secret_is_shown_once() {
-    let (app, operator, by) = App::with_key(None, Scope::ALL).await;
+    let (app, operator, operator_key) = App::with_key(None, Scope::ALL).await;
     app.state.services.store.collections().ensure("press").await.unwrap();
     let body = json!({"name": " press desk ", "collection": "press", "scopes": ["search", "read", "read"], "requests_per_minute": 60});
-    let created = make(&app, &by, &body).await;
+    let created = create_key(&app, &operator_key, &body).await;
     let (secret, key) = (created.text("secret"), &created["key"]);
     assert!(secret.starts_with(key.text("prefix")), "{created}");
     assert_eq!((&key["name"], &key["collection"]), (&json!("press desk"), &json!("press")));
@@ -27,13 +27,13 @@ async fn created_key_works_and_secret_is_shown_once() {
     app.get_as(secret, "/faces").await;
     problem(app.call(secret, Method::GET, "/keys", None).await, 403, "scope_missing").await;
 
-    let listed = app.get_as(&by, "/keys?limit=1").await;
+    let listed = app.get_as(&operator_key, "/keys?limit=1").await;
     assert_eq!(listed["keys"][0]["id"], key["id"]);
     assert!(!listed.to_string().contains(secret), "{listed}");
     let cursor = listed.text("next_cursor");
-    let last_page = app.get_as(&by, &format!("/keys?cursor={cursor}")).await;
+    let last_page = app.get_as(&operator_key, &format!("/keys?cursor={cursor}")).await;
     assert_eq!((&last_page["keys"][0]["id"], &last_page["next_cursor"]), (&json!(operator.id), &Value::Null));
-    let log = app.get_as(&by, "/audit?action=key.create").await;
+    let log = app.get_as(&operator_key, "/audit?action=key.create").await;
     let record = &log["records"][0];
     assert_eq!((&record["key_id"], &record["collection"]), (&json!(operator.id), &json!("press")));
     assert_eq!(record["detail"], json!({"key_id": key["id"], "scopes": ["read", "search"]}));
@@ -42,13 +42,13 @@ async fn created_key_works_and_secret_is_shown_once() {
 #[testing::test]
 async fn created_key_never_exceeds_rights_of_creator() {
     let (app, _, tenant) = App::with_key(Some("press"), &[Scope::Read, Scope::Keys]).await;
-    let good = || json!({"name": "a", "collection": "press", "scopes": ["read"]});
-    let check = async |by: &str, changes: Value, status: u16, code: &str, name: &str| {
-        let mut body = good();
+    let valid_body = || json!({"name": "a", "collection": "press", "scopes": ["read"]});
+    let check = async |creator: &str, changes: Value, status: u16, code: &str, name: &str| {
+        let mut body = valid_body();
         for (key, value) in changes.as_object().unwrap() {
             body[key] = value.clone();
         }
-        let error = problem(app.call(by, Method::POST, "/keys", Some(&body)).await, status, code).await;
+        let error = problem(app.call(creator, Method::POST, "/keys", Some(&body)).await, status, code).await;
         assert_eq!(field(&error), name, "{error}");
         error
     };
@@ -56,19 +56,19 @@ async fn created_key_never_exceeds_rights_of_creator() {
     assert_eq!(error["allowed"], json!(["read", "keys"]));
     let error = check(&tenant, json!({"collection": null}), 403, "scope_missing", "collection").await;
     assert_eq!(error["allowed"], json!(["press"]));
-    make(&app, &tenant, &good()).await;
+    create_key(&app, &tenant, &valid_body()).await;
 
     // A key with a limit cannot create a key with a higher one or without one.
     let limited =
         json!({"name": "b", "collection": "press", "scopes": ["read", "keys"], "requests_per_minute": 60});
-    let limited = make(&app, &tenant, &limited).await;
+    let limited = create_key(&app, &tenant, &limited).await;
     let limited = limited.text("secret");
     for rate in [Value::Null, json!(61)] {
         let changes = json!({"requests_per_minute": rate});
         let error = check(limited, changes, 403, "scope_missing", "requests_per_minute").await;
         assert_eq!(error["allowed"], json!(["1 to 60"]));
     }
-    make(&app, limited, &merge(good(), json!({"requests_per_minute": 60}))).await;
+    create_key(&app, limited, &merge(valid_body(), json!({"requests_per_minute": 60}))).await;
 
     // A key with an expiry time cannot create a key that expires later or never.
     let end = OffsetDateTime::now_utc() + Duration::DAY;
@@ -81,21 +81,21 @@ async fn created_key_never_exceeds_rights_of_creator() {
         expires_at: Some(end),
         made_by: None,
     };
-    let (_, for_a_day) = app.commit(async |tx| store.keys().create(tx.conn(), &new).await).await;
-    for new_key in [Value::Null, json!("2099-01-01T00:00:00Z")] {
-        check(&for_a_day, json!({"expires_at": new_key}), 403, "scope_missing", "expires_at").await;
+    let (_, day_key) = app.commit(async |tx| store.keys().create(tx.conn(), &new).await).await;
+    for expires_at in [Value::Null, json!("2099-01-01T00:00:00Z")] {
+        check(&day_key, json!({"expires_at": expires_at}), 403, "scope_missing", "expires_at").await;
     }
     let hour =
         (OffsetDateTime::now_utc() + Duration::HOUR).format(&time::format_description::well_known::Rfc3339);
-    make(
+    create_key(
         &app,
-        &for_a_day,
+        &day_key,
         &json!({"name": "a", "collection": null, "scopes": ["read"], "expires_at": hour.unwrap()}),
     )
     .await;
 
     // No caller may create these keys.
-    let (_, operator) = app.key(None, Scope::ALL).await;
+    let (_, operator) = app.create_key(None, Scope::ALL).await;
     for (changes, name) in [
         (json!({"scopes": []}), "scopes"),
         (json!({"scopes": ["system"]}), "scopes"),
@@ -115,25 +115,26 @@ async fn created_key_never_exceeds_rights_of_creator() {
 
 #[testing::test]
 async fn revoked_key_is_rejected_and_stays_listed() {
-    let (app, operator, by) = App::with_key(None, &[Scope::Keys, Scope::Admin]).await;
-    let (key_row, secret) = app.key(Some("press"), &[Scope::Read]).await;
+    let (app, operator, operator_key) = App::with_key(None, &[Scope::Keys, Scope::Admin]).await;
+    let (key_row, secret) = app.create_key(Some("press"), &[Scope::Read]).await;
     let path = format!("/keys/{}/revoke", key_row.id);
-    let revoked = ok(app.call(&by, Method::POST, &path, None).await).await;
+    let revoked = ok(app.call(&operator_key, Method::POST, &path, None).await).await;
     assert!(revoked["key"]["revoked_at"].is_string(), "{revoked}");
-    assert_eq!(ok(app.call(&by, Method::POST, &path, None).await).await, revoked);
+    assert_eq!(ok(app.call(&operator_key, Method::POST, &path, None).await).await, revoked);
     assert_eq!(
         problem(app.call(&secret, Method::GET, "/faces", None).await, 401, "unauthorized").await["reason"],
         "revoked"
     );
-    let listed = app.get_as(&by, "/keys").await;
+    let listed = app.get_as(&operator_key, "/keys").await;
     assert_eq!(listed["keys"][0], revoked["key"]);
-    let log = app.get_as(&by, "/audit?action=key.revoke").await;
+    let log = app.get_as(&operator_key, "/audit?action=key.revoke").await;
     assert_eq!(
         (&log["records"][0]["key_id"], &log["records"][0]["detail"]["key_id"]),
         (&json!(operator.id), &json!(key_row.id))
     );
-    let response =
-        app.call(&by, Method::POST, "/keys/00000000-0000-7000-8000-000000000000/revoke", None).await;
+    let response = app
+        .call(&operator_key, Method::POST, "/keys/00000000-0000-7000-8000-000000000000/revoke", None)
+        .await;
     problem(response, 404, "not_found").await;
 }
 
@@ -143,14 +144,16 @@ async fn revocation_can_include_descendant_keys() {
     let (app, _, operator) = App::with_key(None, Scope::ALL).await;
     app.state.services.store.collections().ensure("press").await.unwrap();
     let scopes = ["read", "keys"];
-    let made_by = async |by: &str, collection: Value, scopes: &[&str]| {
-        let created = make(&app, by, &json!({"name": "a", "collection": collection, "scopes": scopes})).await;
+    let create_with = async |creator: &str, collection: Value, scopes: &[&str]| {
+        let created =
+            create_key(&app, creator, &json!({"name": "a", "collection": collection, "scopes": scopes}))
+                .await;
         (created["key"].clone(), created.text("secret").to_owned())
     };
-    let (leaked, secret) = made_by(&operator, Value::Null, &scopes).await;
-    let (child, child_secret) = made_by(&secret, json!("press"), &scopes).await;
-    let (grandchild, grandchild_secret) = made_by(&child_secret, json!("press"), &["read"]).await;
-    let (_, bystander) = made_by(&operator, json!("press"), &scopes).await;
+    let (leaked, secret) = create_with(&operator, Value::Null, &scopes).await;
+    let (child, child_secret) = create_with(&secret, json!("press"), &scopes).await;
+    let (grandchild, grandchild_secret) = create_with(&child_secret, json!("press"), &["read"]).await;
+    let (_, unrelated_key) = create_with(&operator, json!("press"), &scopes).await;
     assert_eq!((&child["made_by"], &grandchild["made_by"]), (&leaked["id"], &child["id"]));
 
     let revoke = async |key: &Value, query: &str| {
@@ -165,7 +168,7 @@ async fn revocation_can_include_descendant_keys() {
     assert_eq!(revoke(&leaked, "?descendants=true").await, (0, 0));
     let response = app.call(&grandchild_secret, Method::GET, "/faces", None).await;
     assert_eq!(problem(response, 401, "unauthorized").await["reason"], "revoked");
-    app.get_as(&bystander, "/faces").await;
+    app.get_as(&unrelated_key, "/faces").await;
     // Each revoked key appears in the audit log of its own collection.
     let log = app.get_as(&operator, "/audit?action=key.revoke&collection=press").await;
     let revoked: Vec<&Value> = log.list("records").iter().map(|record| &record["detail"]["key_id"]).collect();
@@ -206,7 +209,7 @@ async fn caller_can_read_scopes_of_own_key() {
 #[testing::test]
 async fn service_without_required_keys_rejects_key_changes() {
     let app = App::spawn().await;
-    let (key_row, _) = app.key(None, &[Scope::Read]).await;
+    let (key_row, _) = app.create_key(None, &[Scope::Read]).await;
     assert_eq!(app.get_ok("/keys/current").await, json!({"asks_for_keys": false, "key": null}));
     assert_eq!(app.get_ok("/keys").await["keys"][0]["id"], json!(key_row.id));
     let body = json!({"name": "a", "collection": null, "scopes": ["read"]});
@@ -255,7 +258,7 @@ async fn key_allows_only_operations_of_granted_scopes() {
         let Some(scope) = scope else { continue };
 
         let other_scopes: Vec<Scope> = Scope::ALL.iter().copied().filter(|other| *other != scope).collect();
-        let (_, key_without_scope) = app.key(None, &other_scopes).await;
+        let (_, key_without_scope) = app.create_key(None, &other_scopes).await;
         let response = app.call(&key_without_scope, method.clone(), &path, None).await;
         let challenge = response.headers()["www-authenticate"].to_str().unwrap().to_owned();
         let error = problem(response, 403, "scope_missing").await;
@@ -289,11 +292,11 @@ async fn invalid_keys_are_rejected_with_distinct_reasons() {
     check("fc_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "unknown").await;
     check("secret", "unknown").await;
 
-    let (_, key) = app.key(None, &[Scope::Read]).await;
+    let (_, key) = app.create_key(None, &[Scope::Read]).await;
     app.database.execute("update api_keys set expires_at = now()").await;
     check(&key, "expired").await;
 
-    let (revoked, key) = app.key(None, &[Scope::Read]).await;
+    let (revoked, key) = app.create_key(None, &[Scope::Read]).await;
     app.get_as(&key, "/crawls").await;
     let store = &app.state.services.store;
     app.commit(async |tx| store.keys().revoke(tx.conn(), revoked.id, false).await).await;
@@ -323,7 +326,7 @@ async fn key_is_accepted_in_either_header_and_use_recorded() {
 #[testing::test]
 async fn bound_key_accesses_only_own_collection() {
     let (app, _, our_key) = App::with_key(Some("ours"), &tenant_scopes()).await;
-    app.key(Some("theirs"), &tenant_scopes()).await;
+    app.create_key(Some("theirs"), &tenant_scopes()).await;
     let listed = app.get_as(&our_key, "/collections").await;
     assert_eq!(listed.list("collections").len(), 1);
     assert_eq!(listed["collections"][0]["name"], "ours");
@@ -338,7 +341,7 @@ async fn bound_key_accesses_only_own_collection() {
     // A tenant may not see data of the whole service. A scope that was written directly into the
     // table does not change that.
     app.database.execute("update api_keys set scopes = scopes || 'system'::text").await;
-    let (_, new_key) = app.key(Some("ours"), &tenant_scopes()).await;
+    let (_, new_key) = app.create_key(Some("ours"), &tenant_scopes()).await;
     app.database.execute("update api_keys set scopes = scopes || 'system'::text").await;
     for path in ["/jobs", "/gpu", "/metrics"] {
         problem(app.call(&new_key, Method::GET, path, None).await, 403, "scope_missing").await;
@@ -349,7 +352,7 @@ async fn bound_key_accesses_only_own_collection() {
 async fn rate_limited_key_receives_retry_after() {
     let (app, created, key) = App::with_key(None, &[Scope::Read]).await;
     app.database.execute("update api_keys set requests_per_minute = 2").await;
-    let (_, unlimited_key) = app.key(None, &[Scope::Read]).await;
+    let (_, unlimited_key) = app.create_key(None, &[Scope::Read]).await;
     for count in [1, 0] {
         let response = app.call(&key, Method::GET, "/collections", None).await;
         assert_eq!(response.headers()["ratelimit-policy"], "\"key\";q=2;w=60");
@@ -397,40 +400,40 @@ async fn bound_key_is_rejected_for_operations_on_all_collections() {
     assert!(error.text("detail").contains("all collections"), "{error}");
 }
 
-async fn with_keys() -> App {
+async fn app_with_keys() -> App {
     App::spawn_with(Options { worker: false, models: Models::Fixture, ..key_options() }).await
 }
 
 /// Returns a key of the correct form that does not exist.
-fn unknown(number: usize) -> String {
+fn unknown_key(number: usize) -> String {
     format!("fc_{number:A>42}A")
 }
 
-async fn crawls_of(app: &App, key: &str) -> Response {
+async fn list_crawls(app: &App, key: &str) -> Response {
     app.call(key, Method::GET, "/crawls", None).await
 }
 
 #[testing::test]
 async fn unknown_keys_do_not_block_valid_key() {
-    let app = with_keys().await;
-    let (_, key) = app.key(None, &[Scope::Read]).await;
+    let app = app_with_keys().await;
+    let (_, key) = app.create_key(None, &[Scope::Read]).await;
     // All requests come from one address, as behind a proxy.
     for number in 0..200 {
-        let response = crawls_of(&app, &unknown(number)).await;
+        let response = list_crawls(&app, &unknown_key(number)).await;
         assert_eq!(problem(response, 401, "unauthorized").await["reason"], "unknown");
     }
-    assert_eq!(crawls_of(&app, &key).await.status(), StatusCode::OK);
+    assert_eq!(list_crawls(&app, &key).await.status(), StatusCode::OK);
 }
 
 #[testing::test]
 async fn only_two_unknown_key_lookups_run_concurrently() {
-    const SENT: usize = 250;
-    let app = with_keys().await;
+    const REQUESTS: usize = 250;
+    let app = app_with_keys().await;
     // This lock lets look-ups start, but not finish.
-    let lock = app.database.hold("lock table api_keys in access exclusive mode").await;
-    let keys: Vec<String> = (0..SENT).map(unknown).collect();
-    let mut responses: FuturesUnordered<_> = keys.iter().map(|key| crawls_of(&app, key)).collect();
-    for _ in 0..SENT - 2 {
+    let lock = app.database.execute_in_open_transaction("lock table api_keys in access exclusive mode").await;
+    let keys: Vec<String> = (0..REQUESTS).map(unknown_key).collect();
+    let mut responses: FuturesUnordered<_> = keys.iter().map(|key| list_crawls(&app, key)).collect();
+    for _ in 0..REQUESTS - 2 {
         let response = responses.next().await.unwrap();
         assert!(response.headers().contains_key("retry-after"));
         problem(response, 429, "rate_limited").await;
@@ -443,6 +446,6 @@ async fn only_two_unknown_key_lookups_run_concurrently() {
         problem(response, 401, "unauthorized").await;
     }
     // The queue is empty again.
-    let (_, key) = app.key(None, &[Scope::Read]).await;
-    assert_eq!(crawls_of(&app, &key).await.status(), StatusCode::OK);
+    let (_, key) = app.create_key(None, &[Scope::Read]).await;
+    assert_eq!(list_crawls(&app, &key).await.status(), StatusCode::OK);
 }

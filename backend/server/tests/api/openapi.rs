@@ -117,11 +117,12 @@ fn retry_after_header_is_declared_where_sent() {
     for (method, path, operation) in operations(&document) {
         for (status, response) in operation["responses"].as_object().unwrap() {
             let codes = response["content"]["application/problem+json"]["examples"].as_object();
-            let has = |code: &str| codes.is_some_and(|codes| codes.contains_key(code));
+            let has_code = |code: &str| codes.is_some_and(|codes| codes.contains_key(code));
             let reference = response["headers"]["retry-after"]["$ref"].as_str();
             let header = reference.map(|reference| &document.pointer(&reference[1..]).unwrap()["required"]);
-            let always = has("rate_limited") || has("overloaded");
-            let expected = (always || has("database_unavailable")).then_some(Value::Bool(always));
+            let is_required = has_code("rate_limited") || has_code("overloaded");
+            let expected =
+                (is_required || has_code("database_unavailable")).then_some(Value::Bool(is_required));
             assert_eq!(header, expected.as_ref(), "{method} {path} {status}");
         }
     }
@@ -207,10 +208,10 @@ async fn service_responses_match_openapi_document() {
         let code = serde_json::from_str::<Value>(&text).map_or(Value::Null, |body| body["code"].clone());
         assert!(code != "route_not_found" && code != "method_not_allowed", "{method} {path} must be served");
         let listed = operation["responses"].as_object().unwrap();
-        assert!(listed.contains_key(&status), "{method} {path} answers {status}, {code}");
+        assert!(listed.contains_key(&status), "{method} {path} responds with {status}, {code}");
         if let Some(code) = code.as_str() {
             let codes = &listed[&status]["content"]["application/problem+json"]["examples"];
-            assert!(codes[code].is_object(), "{method} {path} answers {status}, {code}");
+            assert!(codes[code].is_object(), "{method} {path} responds with {status}, {code}");
         }
     }
 }

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 /// 404.
 const NOWHERE: &str = "/crawls/00000000-0000-7000-8000-000000000000/cancel";
 
-async fn change(app: &App, headers: &[(&str, &str)]) -> Response {
+async fn send_change(app: &App, headers: &[(&str, &str)]) -> Response {
     let mut request = app.client.post(format!("{}{NOWHERE}", app.url));
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -40,18 +40,18 @@ async fn only_same_origin_pages_and_non_browsers_change_data() {
     let app = App::spawn_bare(Config::default()).await;
     let own_origin = app.url.as_str();
     let port = own_origin.rsplit_once(':').unwrap().1;
-    let (by_name, other_port) = (format!("localhost:{port}"), "http://127.0.0.1:1");
+    let (localhost, other_port) = (format!("localhost:{port}"), "http://127.0.0.1:1");
     for headers in [
         &[][..],
         &[("origin", own_origin)],
         &[("origin", own_origin), ("sec-fetch-site", "same-origin")],
         &[("origin", &own_origin.to_uppercase()), ("sec-fetch-site", "none")],
-        &[("origin", &format!("http://{by_name}")), ("host", &by_name)],
+        &[("origin", &format!("http://{localhost}")), ("host", &localhost)],
         // A proxy in front of the service may terminate TLS. The host name stays the same.
         &[("origin", "https://localhost"), ("host", "localhost")],
         &[("origin", "https://localhost"), ("host", "localhost:443")],
     ] {
-        problem(change(&app, headers).await, 404, "not_found").await;
+        problem(send_change(&app, headers).await, 404, "not_found").await;
     }
     for headers in [
         &[("origin", "http://evil.example")][..],
@@ -59,13 +59,13 @@ async fn only_same_origin_pages_and_non_browsers_change_data() {
         &[("origin", "")],
         &[("origin", other_port)],
         &[("origin", "file://")],
-        &[("origin", &format!("http://{by_name}"))],
+        &[("origin", &format!("http://{localhost}"))],
         &[("origin", own_origin), ("origin", "http://evil.example")],
         &[("sec-fetch-site", "cross-site")],
         &[("sec-fetch-site", "same-site")],
         &[("origin", own_origin), ("sec-fetch-site", "cross-site")],
     ] {
-        problem(change(&app, headers).await, 403, "origin_not_allowed").await;
+        problem(send_change(&app, headers).await, 403, "origin_not_allowed").await;
     }
 }
 
@@ -105,12 +105,12 @@ async fn configured_origins_and_hosts_may_change_data() {
         ("https://db.example:8443", "same-origin", true),
         ("https://db.example", "same-origin", false),
     ] {
-        let response = change(&app, &[("origin", origin), ("sec-fetch-site", site)]).await;
+        let response = send_change(&app, &[("origin", origin), ("sec-fetch-site", site)]).await;
         assert_eq!(response.status().as_u16(), if allowed { 404 } else { 403 }, "{origin} {site}");
     }
     // The rule `*` allows no origin.
     let app = App::spawn_bare(Config { public_hosts: vec!["*".parse().unwrap()], ..Config::default() }).await;
-    problem(change(&app, &[("origin", "https://evil.example")]).await, 403, "origin_not_allowed").await;
+    problem(send_change(&app, &[("origin", "https://evil.example")]).await, 403, "origin_not_allowed").await;
 }
 
 #[testing::test]
@@ -133,7 +133,7 @@ async fn responses_deny_cross_site_reads() {
 #[testing::test]
 async fn request_with_key_may_have_any_origin() {
     let app = App::spawn_with(Options { models: Models::Fixture, ..key_options() }).await;
-    let (_, key) = app.key(None, &[Scope::Admin]).await;
+    let (_, key) = app.create_key(None, &[Scope::Admin]).await;
     let request = app.client.post(format!("{}/collections", app.url)).bearer_auth(key);
     let request = request.header("origin", "http://evil.example").json(&json!({"name": "ours"}));
     to_json(request.send().await.unwrap(), StatusCode::CREATED).await;
@@ -216,7 +216,7 @@ async fn foreign_host_is_rejected_and_loopback_host_accepted() {
         assert!(error.text("detail").contains("PUBLIC_HOSTS"), "{host}: {error}");
         problem(get_with_host(&app, "/", host).await, 421, "host_not_allowed").await;
         problem(get_with_host(&app, "/metrics", host).await, 421, "host_not_allowed").await;
-        // Load balancers send arbitrary host names, and health reveals nothing about people.
+        // Load balancers send arbitrary host names, and health checks reveal no personal data.
         ok(get_with_host(&app, "/health/live", host).await).await;
     }
 }
@@ -272,7 +272,7 @@ async fn ip_host_must_match_listen_address() {
 #[testing::test]
 async fn any_host_is_accepted_when_keys_are_required() {
     let app = App::spawn_with(Options { models: Models::Fixture, ..key_options() }).await;
-    let (_, key) = app.key(None, &[Scope::Read]).await;
+    let (_, key) = app.create_key(None, &[Scope::Read]).await;
     let request = app.client.get(format!("{}/faces", app.url)).header("host", "faces.example");
     assert_eq!(request.bearer_auth(key).send().await.unwrap().status(), StatusCode::OK);
 }

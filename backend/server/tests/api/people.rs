@@ -7,7 +7,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use store::keys::Scope;
 
-async fn app() -> App {
+async fn fixture_app() -> App {
     App::spawn_with(Options { models: Models::Fixture, worker: false, ..Options::default() }).await
 }
 
@@ -21,7 +21,7 @@ async fn patch(app: &App, id: &Value, body: &Value) -> reqwest::Response {
 
 #[testing::test]
 async fn subject_is_created_changed_listed_merged_and_deleted() {
-    let app = app().await;
+    let app = fixture_app().await;
     let body = json!({"name": " Ada ", "external_id": "a-1", "metadata": {"team": "engines"}});
     let response = app.post_json("/subjects", &body).await;
     let location = response.headers()["location"].to_str().unwrap().to_owned();
@@ -64,7 +64,7 @@ async fn subject_is_created_changed_listed_merged_and_deleted() {
 
 #[testing::test]
 async fn invalid_subject_error_names_field() {
-    let app = app().await;
+    let app = fixture_app().await;
     let long = "x".repeat(201);
     for (body, field_name) in [
         (json!({"name": ""}), "name"),
@@ -108,16 +108,16 @@ async fn invalid_subject_error_names_field() {
 #[testing::test]
 async fn merged_metadata_may_not_exceed_subject_limit() {
     const LONGEST: usize = 16 << 10;
-    let app = app().await;
+    let app = fixture_app().await;
     // `{"a":"…","b":"…"}` has 15 bytes in addition to the two strings.
-    for (bytes, fits) in [(LONGEST, true), (LONGEST + 1, false)] {
+    for (bytes, is_allowed) in [(LONGEST, true), (LONGEST + 1, false)] {
         let text = |length: usize| "x".repeat(length);
         let first = create(&app, &json!({"name": "Ada", "metadata": {"a": text(9_000)}})).await;
         let second = create(&app, &json!({"metadata": {"a": 1, "b": text(bytes - 15 - 9_000)}})).await;
         let path = format!("/subjects/{}", first.text("id"));
         let merge = json!({"subjects": [second["id"]]});
         let response = app.post_json(&format!("{path}/merge"), &merge).await;
-        if fits {
+        if is_allowed {
             assert_eq!(ok(response).await["metadata"].to_string().len(), LONGEST);
             continue;
         }
@@ -134,8 +134,8 @@ async fn merged_metadata_may_not_exceed_subject_limit() {
 #[testing::test]
 async fn removing_face_without_erase_scope_requires_keeping_image() {
     let app = App::spawn_with(Options { models: Models::Fixture, worker: false, ..key_options() }).await;
-    let (_, writer) = app.key(Some("ours"), &[Scope::Write, Scope::Read]).await;
-    let (_, eraser) = app.key(Some("ours"), &[Scope::Write, Scope::Erase]).await;
+    let (_, writer) = app.create_key(Some("ours"), &[Scope::Write, Scope::Read]).await;
+    let (_, eraser) = app.create_key(Some("ours"), &[Scope::Write, Scope::Erase]).await;
     let ada = app.create_as(&writer, "/subjects", &json!({"name": "Ada"})).await;
     let path = format!("/subjects/{}/faces/{FAKE_ID}", ada.text("id"));
     let remove_face =
@@ -151,7 +151,7 @@ async fn removing_face_without_erase_scope_requires_keeping_image() {
 
 #[testing::test]
 async fn subject_merge_is_audited_with_merged_ids() {
-    let app = app().await;
+    let app = fixture_app().await;
     let ada = create(&app, &json!({"name": "Ada"})).await;
     let bob = create(&app, &json!({"name": "Bob"})).await;
     let path = format!("/subjects/{}/merge", ada.text("id"));
@@ -162,7 +162,7 @@ async fn subject_merge_is_audited_with_merged_ids() {
     assert_eq!(log["records"][0]["detail"], detail);
 }
 
-async fn subject(app: &App, name: &str) -> String {
+async fn create_named_subject(app: &App, name: &str) -> String {
     let created = app.create("/subjects", &json!({"name": name})).await;
     created.text("id").to_owned()
 }
@@ -172,7 +172,7 @@ async fn enrol(app: &App, subject: &str, file: &str, query: &str) -> Value {
     ok(app.post_raw(&path, "image/jpeg", drawing(file)).await).await
 }
 
-fn subjects(response: &Value) -> Vec<&str> {
+fn subject_names(response: &Value) -> Vec<&str> {
     let matches = response.list("matches");
     matches.iter().map(|hit| hit["subject_name"].as_str().unwrap_or("nobody")).collect()
 }
@@ -180,7 +180,7 @@ fn subjects(response: &Value) -> Vec<&str> {
 #[testing::test]
 async fn enrolled_person_is_found_by_search() {
     let app = App::spawn().await;
-    let (ada, ben) = (subject(&app, "Ada").await, subject(&app, "Ben").await);
+    let (ada, ben) = (create_named_subject(&app, "Ada").await, create_named_subject(&app, "Ben").await);
     let first = enrol(&app, &ada, "ada.jpg", "").await;
     assert_eq!((&first["subject"]["face_count"], &first["faces"][0]["unmet"]), (&json!(1), &json!([])));
     enrol(&app, &ada, "ada_2.jpg", "?quality_profile=standard").await;
@@ -193,15 +193,18 @@ async fn enrolled_person_is_found_by_search() {
 
     let probe = drawing("ada_3.jpg");
     let all_matches = ok(app.post_raw("/faces/search?threshold=-1", "image/jpeg", probe.clone()).await).await;
-    assert_eq!(subjects(&all_matches), ["Ada", "Ada", "Ben"]);
+    assert_eq!(subject_names(&all_matches), ["Ada", "Ada", "Ben"]);
     let path = "/faces/search?threshold=-1&group_by=subject";
     let people = ok(app.post_raw(path, "image/jpeg", probe.clone()).await).await;
-    assert_eq!(subjects(&people), ["Ada", "Ben"]);
+    assert_eq!(subject_names(&people), ["Ada", "Ben"]);
     assert_eq!(people["matches"][0]["similarity"], all_matches["matches"][0]["similarity"]);
     assert_eq!((&people["matches"][0]["subject_id"], &people["match_fmr"]), (&json!(ada), &Value::Null));
     let matches = ok(app.post_raw("/faces/search", "image/jpeg", probe).await).await;
-    let measured = json!(app.state.services.analyzer.engine().embedder().match_fmr);
-    assert_eq!(matches["match_fmr"], measured, "the rate is known at the model's own threshold: {matches}");
+    let expected_fmr = json!(app.state.services.analyzer.engine().embedder().match_fmr);
+    assert_eq!(
+        matches["match_fmr"], expected_fmr,
+        "the rate is known at the model's own threshold: {matches}"
+    );
 
     // An aligned crop of a stored face is stored as a separate file, but its embedding is almost
     // the same.
@@ -237,7 +240,7 @@ async fn enrolled_person_is_found_by_search() {
 async fn image_is_enrolled_from_url_and_form() {
     let app = App::spawn().await;
     let site = Site::new(&["ada.jpg", "ben.jpg"]).await;
-    let someone = subject(&app, "Someone").await;
+    let someone = create_named_subject(&app, "Someone").await;
     let path = format!("/subjects/{someone}/faces");
     let fetched = app.post_ok(&path, &json!({"url": site.image("ada.jpg")})).await;
     assert_eq!((&fetched["subject"]["face_count"], &fetched["faces"][0]["unmet"]), (&json!(1), &json!([])));
@@ -276,7 +279,7 @@ async fn image_is_enrolled_from_url_and_form() {
 #[testing::test]
 async fn upside_down_face_is_rejected_unless_rotated() {
     let app = App::spawn().await;
-    let someone = subject(&app, "Someone").await;
+    let someone = create_named_subject(&app, "Someone").await;
     let path = format!("/subjects/{someone}/faces");
     let photograph = vision::decode(&testing::image("obama.jpg"), &vision::Limits::default()).unwrap().frame;
     let file = vision::encode::jpeg(&vision::crop::rotate(&photograph, 180), 92);
@@ -296,7 +299,7 @@ async fn upside_down_face_is_rejected_unless_rotated() {
 #[testing::test]
 async fn low_quality_face_is_rejected_with_reasons_unless_forced() {
     let app = App::spawn().await;
-    let someone = subject(&app, "Someone").await;
+    let someone = create_named_subject(&app, "Someone").await;
     let path = format!("/subjects/{someone}/faces");
     let error =
         problem(app.post_raw(&path, "image/jpeg", drawing("blur.jpg")).await, 422, "low_quality").await;
@@ -363,8 +366,8 @@ async fn named_cluster_receives_later_faces_of_person() {
 async fn key_of_other_collection_cannot_access_subjects() {
     let app = App::spawn_with(key_options()).await;
     let scopes = [Scope::Read, Scope::Write, Scope::Search, Scope::Erase];
-    let (_, our_key) = app.key(Some("ours"), &scopes).await;
-    let (_, their_key) = app.key(Some("theirs"), &scopes).await;
+    let (_, our_key) = app.create_key(Some("ours"), &scopes).await;
+    let (_, their_key) = app.create_key(Some("theirs"), &scopes).await;
     let body = json!({"name": "Ada", "external_id": "a"});
     let ada = app.create_as(&our_key, "/subjects", &body).await;
     assert_eq!(ada["collection"], "ours");

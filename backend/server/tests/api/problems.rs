@@ -146,32 +146,32 @@ fn error_codes_are_unique_and_have_error_status() {
 }
 
 /// Maximum number of values in a body, including arrays and objects (`extract::json`).
-const VALUES: usize = 20_000;
+const MAX_VALUES: usize = 20_000;
 
-async fn spawn() -> App {
+async fn fixture_app() -> App {
     App::spawn_with(Options { worker: false, models: Models::Fixture, ..Options::default() }).await
 }
 
 #[testing::test]
 async fn json_body_with_too_many_values_is_rejected_early() {
-    let app = spawn().await;
+    let app = fixture_app().await;
     // The object, the array and the string are also counted as values.
     let body = |zeros: usize| {
         let zeros = vec!["0"; zeros].join(",");
         format!(r#"{{"images":[{zeros}],"x":"\u0000"}}"#).into_bytes()
     };
     let path = "/faces/detect/batch";
-    let response = app.post_raw(path, "application/json", body(VALUES - 3)).await;
+    let response = app.post_raw(path, "application/json", body(MAX_VALUES - 3)).await;
     let error = problem(response, 422, "invalid_field").await;
     assert_eq!(field(&error), "x", "{error}");
-    let response = app.post_raw(path, "application/json", body(VALUES - 2)).await;
+    let response = app.post_raw(path, "application/json", body(MAX_VALUES - 2)).await;
     let error = problem(response, 422, "invalid_field").await;
-    assert_eq!(error["allowed"], json!([format!("at most {VALUES} values")]), "{error}");
+    assert_eq!(error["allowed"], json!([format!("at most {MAX_VALUES} values")]), "{error}");
 }
 
 #[testing::test]
 async fn batch_with_too_many_images_is_rejected() {
-    let app = spawn().await;
+    let app = fixture_app().await;
     let images = |count| json!({"images": vec![json!({"image_base64": "AA=="}); count]});
     let response = app.post_json("/faces/detect/batch", &images(65)).await;
     let error = problem(response, 413, "too_many_images").await;
@@ -180,7 +180,7 @@ async fn batch_with_too_many_images_is_rejected() {
 
 #[testing::test]
 async fn excessive_nesting_and_repeated_keys_are_rejected() {
-    let app = spawn().await;
+    let app = fixture_app().await;
     let nested = |depth: usize| {
         format!(r#"{{"metadata":{}{}}}"#, r#"{"a":"#.repeat(depth), "0".to_owned() + &"}".repeat(depth))
     };

@@ -1,5 +1,5 @@
-//! Tests that no caller can hold all of a shared resource: analyses, connections to the database,
-//! event streams, and the memory of responses that are not read.
+//! Tests that no caller can hold all of a shared resource. The resources are analyses, connections
+//! to the database, event streams, and the memory of unread responses.
 use crate::support::images::{noise, png};
 use crate::support::site::Site;
 use crate::support::{App, Json, Models, Options, key_options, other_client, problem};
@@ -51,13 +51,13 @@ async fn slow_urls_of_one_caller_leave_analyses_for_others() {
     // The aborted requests release their permits, so the caller's next request is admitted.
     let start = Instant::now();
     while app.post_raw("/faces/detect", "image/png", png(64, 64)).await.status() != StatusCode::OK {
-        assert!(start.elapsed() < Duration::from_secs(60), "the places are not released");
+        assert!(start.elapsed() < Duration::from_secs(60), "the permits are not released");
     }
 }
 
-/// Sends more requests than the share of a caller. Each of them needs the locked table. Checks that
-/// only the share waits for it, and that another caller is answered.
-async fn leave_connections<F: Future<Output = Response>>(
+/// Sends more requests than the share of a caller. Each of them needs the locked table. Requires
+/// that only the share waits for it, and that another caller receives a response.
+async fn assert_connections_left<F: Future<Output = Response>>(
     app: &App,
     mut lock: TableLock,
     send: impl Fn(u32) -> F,
@@ -67,15 +67,15 @@ async fn leave_connections<F: Future<Output = Response>>(
     let share = i64::from(connections - connections / 4);
     let mut slow: FuturesUnordered<_> = (0..connections + 4).map(send).collect();
     let start = Instant::now();
-    while lock.waiting().await < share {
+    while lock.count_waiting().await < share {
         // Polling sends the requests. The lock prevents the service from responding to any of them.
         assert!(slow.next().now_or_never().is_none());
-        assert!(start.elapsed() < Duration::from_secs(60), "{} statements wait", lock.waiting().await);
+        assert!(start.elapsed() < Duration::from_secs(60), "{} statements wait", lock.count_waiting().await);
         tokio::task::yield_now().await;
     }
     let other_response = other_client().get(format!("{}/audit?limit=1", app.url)).send().await.unwrap();
     assert_eq!(other_response.status(), StatusCode::OK);
-    assert_eq!(lock.waiting().await, share, "the other requests of the caller wait");
+    assert_eq!(lock.count_waiting().await, share, "the other requests of the caller wait");
     lock.release().await;
     while let Some(response) = slow.next().await {
         assert_eq!(response.status(), expected);
@@ -86,7 +86,7 @@ async fn leave_connections<F: Future<Output = Response>>(
 async fn slow_statements_of_one_caller_leave_connections_for_others() {
     let app = spawn_idle(Options::default()).await;
     let lock = app.database.lock_faces().await;
-    leave_connections(&app, lock, |_| app.get("/faces?limit=1"), StatusCode::OK).await;
+    assert_connections_left(&app, lock, |_| app.get("/faces?limit=1"), StatusCode::OK).await;
 }
 
 #[testing::needs(video)]
@@ -96,7 +96,7 @@ async fn video_urls_of_one_caller_leave_connections_for_others() {
     let lock = app.database.lock_videos().await;
     let (app, address) = (&app, |n| json!({"url": format!("http://127.0.0.1:9/{n}.mp4")}));
     let add = |n| async move { app.post_json("/videos", &address(n)).await };
-    leave_connections(app, lock, add, StatusCode::ACCEPTED).await;
+    assert_connections_left(app, lock, add, StatusCode::ACCEPTED).await;
 }
 
 #[testing::test]
@@ -105,17 +105,17 @@ async fn keys_of_one_collection_share_one_stream_limit() {
     let app = spawn_idle(Options { config, ..key_options() }).await;
     let scopes = [Scope::Read, Scope::Crawl];
     let ((_, first), (_, second)) =
-        (app.key(Some("press"), &scopes).await, app.key(Some("press"), &scopes).await);
+        (app.create_key(Some("press"), &scopes).await, app.create_key(Some("press"), &scopes).await);
     let created = app.create_as(&first, "/crawls", &json!({"seeds": ["http://127.0.0.1:9/"]})).await;
     let path = format!("/crawls/{}/events", created.text("id"));
     let _first = app.call(&first, Method::GET, &path, None).await;
     problem(app.call(&second, Method::GET, &path, None).await, 429, "overloaded").await;
-    let (_, unbound) = app.key(None, &scopes).await;
+    let (_, unbound) = app.create_key(None, &scopes).await;
     assert_eq!(app.call(&unbound, Method::GET, &path, None).await.status(), StatusCode::OK);
 }
 
 /// Waits for the next chunk of the stream and returns its text.
-async fn next(stream: &mut Response) -> String {
+async fn next_chunk(stream: &mut Response) -> String {
     let chunk = stream.chunk().await.unwrap().expect("the stream must not end");
     String::from_utf8(chunk.to_vec()).unwrap()
 }
@@ -128,19 +128,19 @@ async fn streams_of_one_crawl_share_one_query() {
     let mut streams = Vec::new();
     for path in [&first, &first, &first, &second] {
         let mut stream = app.get(&format!("{path}/events")).await;
-        assert!(next(&mut stream).await.starts_with("event: progress"));
+        assert!(next_chunk(&mut stream).await.starts_with("event: progress"));
         streams.push(stream);
     }
     assert_eq!(app.gauge("facecrawl_event_streams").await, 4.0);
     assert_eq!(app.gauge("facecrawl_crawls_followed").await, 2.0);
     app.post_json(&format!("{first}/pause"), &json!({})).await;
     for stream in &mut streams[..3] {
-        let event = next(stream).await;
+        let event = next_chunk(stream).await;
         assert!(event.contains("\"state\":\"paused\""), "{event}");
     }
     // A later stream starts with the current state.
     let mut later = app.get(&format!("{first}/events")).await;
-    assert!(next(&mut later).await.contains("\"state\":\"paused\""));
+    assert!(next_chunk(&mut later).await.contains("\"state\":\"paused\""));
     drop((streams, later));
     app.poll_gauge("facecrawl_event_streams", |value| value == 0.0).await;
     app.poll_gauge("facecrawl_crawls_followed", |value| value == 0.0).await;
@@ -169,7 +169,8 @@ async fn each_unbound_key_has_own_stream_limit() {
     let config = Config { max_streams: 1, ..key_options().config };
     let app = spawn_idle(Options { config, ..key_options() }).await;
     let scopes = [Scope::Read, Scope::Crawl];
-    let ((_, first_key), (_, second_key)) = (app.key(None, &scopes).await, app.key(None, &scopes).await);
+    let ((_, first_key), (_, second_key)) =
+        (app.create_key(None, &scopes).await, app.create_key(None, &scopes).await);
     let created = app.create_as(&first_key, "/crawls", &json!({"seeds": ["http://127.0.0.1:9/"]})).await;
     let path = format!("/crawls/{}/events", created.text("id"));
     let follow = async |key: &str| app.call(key, Method::GET, &path, None).await;
@@ -178,8 +179,8 @@ async fn each_unbound_key_has_own_stream_limit() {
     assert_eq!(follow(&second_key).await.status(), StatusCode::OK);
 }
 
-/// The budget of responses that are not read.
-const RESPONSES: &str = "answers";
+/// Name of the budget of unread responses.
+const RESPONSE_BUDGET: &str = "answers";
 /// Side of the test image in pixels. Its file is larger than the socket buffers of the kernel.
 const SIDE: u32 = 1600;
 
@@ -187,9 +188,9 @@ async fn spawn_measured(config: Config) -> App {
     App::spawn_with(Options { own_gauges: true, ..Options::bare(config) }).await
 }
 
-/// Returns the number of bytes that are held for `what`.
-async fn bytes_held(app: &App, what: &str) -> f64 {
-    app.gauge(&format!("facecrawl_held_bytes{{what=\"{what}\"}}")).await
+/// Returns the number of bytes that count against a budget.
+async fn held_bytes(app: &App, budget: &str) -> f64 {
+    app.gauge(&format!("facecrawl_held_bytes{{what=\"{budget}\"}}")).await
 }
 
 async fn wait_until_released(app: &App) {
@@ -220,7 +221,7 @@ async fn request_without_reading(app: &App) -> TcpStream {
 async fn response_counts_against_budget_until_read() {
     let app = spawn_measured(Config::default()).await;
     let stream = request_without_reading(&app).await;
-    let held = bytes_held(&app, RESPONSES).await;
+    let held = held_bytes(&app, RESPONSE_BUDGET).await;
     assert!(held >= f64::from(SIDE * SIDE) && held < f64::from(SIDE * SIDE * 4), "{held}");
     drop(stream);
     wait_until_released(&app).await;
@@ -238,7 +239,7 @@ async fn response_over_budget_is_rejected() {
     let first = request_without_reading(&app).await;
     let response = app.post_raw("/images/enhance", "image/png", noise(SIDE, SIDE)).await;
     let error = problem(response, 429, "overloaded").await;
-    assert!(error.text("detail").contains(RESPONSES), "{error}");
+    assert!(error.text("detail").contains(RESPONSE_BUDGET), "{error}");
     drop(first);
     wait_until_released(&app).await;
     let response = app.post_raw("/images/enhance", "image/png", noise(SIDE, SIDE)).await;
@@ -273,15 +274,15 @@ async fn list_response_counts_against_budget_until_read() {
     let unread = list().await;
     assert_eq!(unread.status(), StatusCode::OK);
     let length: f64 = unread.headers()["content-length"].to_str().unwrap().parse().unwrap();
-    let held = bytes_held(&app, RESPONSES).await;
+    let held = held_bytes(&app, RESPONSE_BUDGET).await;
     assert!(length > 65_536.0 && (length..length + 1_024.0).contains(&held), "{held} of {length}");
     // A second response of this size exceeds the share of one caller.
     assert_eq!(list().await.status(), StatusCode::TOO_MANY_REQUESTS);
     // The connection drops the body before the last piece has been sent.
     let piece = unread.into_body().into_data_stream().next().await.unwrap().unwrap();
-    assert_eq!(bytes_held(&app, RESPONSES).await, held);
+    assert_eq!(held_bytes(&app, RESPONSE_BUDGET).await, held);
     drop(piece);
-    assert_eq!(bytes_held(&app, RESPONSES).await, 0.0);
+    assert_eq!(held_bytes(&app, RESPONSE_BUDGET).await, 0.0);
     assert_eq!(list().await.status(), StatusCode::OK);
 }
 
@@ -294,19 +295,20 @@ async fn export_chunk_counts_against_budget_until_read() {
     let path = format!("/crawls/{}/export?embeddings=true", crawl.text("id"));
     let unread = dispatch(&app, Request::get(path.as_str()), Body::empty()).await;
     assert_eq!(unread.status(), StatusCode::OK);
-    assert!(bytes_held(&app, RESPONSES).await > 0.0);
+    assert!(held_bytes(&app, RESPONSE_BUDGET).await > 0.0);
     let mut body = unread.into_body().into_data_stream();
     let mut held = Vec::new();
     while let Some(piece) = body.next().await {
         held.push(piece.unwrap());
         assert!(
-            bytes_held(&app, RESPONSES).await >= held.iter().map(|piece| piece.len()).sum::<usize>() as f64
+            held_bytes(&app, RESPONSE_BUDGET).await
+                >= held.iter().map(|piece| piece.len()).sum::<usize>() as f64
         );
     }
     drop(body);
-    assert!(bytes_held(&app, RESPONSES).await > 0.0, "the pieces have not been sent");
+    assert!(held_bytes(&app, RESPONSE_BUDGET).await > 0.0, "the pieces have not been sent");
     drop(held);
-    assert_eq!(bytes_held(&app, RESPONSES).await, 0.0);
+    assert_eq!(held_bytes(&app, RESPONSE_BUDGET).await, 0.0);
 }
 
 #[testing::needs(video)]
@@ -318,24 +320,24 @@ async fn unread_video_response_holds_no_decoded_frames() {
     let response = dispatch(&app, request(), clip().into()).await;
     assert_eq!(response.status(), StatusCode::OK);
     let start = Instant::now();
-    while bytes_held(&app, "decoded_pictures").await > 0.0 || bytes_held(&app, "video_decoders").await > 0.0 {
+    while held_bytes(&app, "decoded_pictures").await > 0.0 || held_bytes(&app, "video_decoders").await > 0.0 {
         assert!(start.elapsed() < testing::MAX_WAIT, "the frames are not released");
         tokio::task::yield_now().await;
     }
-    assert!(bytes_held(&app, RESPONSES).await > 0.0, "memory for the unread lines");
+    assert!(held_bytes(&app, RESPONSE_BUDGET).await > 0.0, "memory for the unread lines");
     let pieces: Vec<_> = response.into_body().into_data_stream().collect().await;
     assert_eq!(pieces.len(), 127);
     assert!(pieces.iter().all(Result::is_ok));
-    assert_eq!(bytes_held(&app, RESPONSES).await, 0.0);
+    assert_eq!(held_bytes(&app, RESPONSE_BUDGET).await, 0.0);
     // While frames are read, the memory of their decoder counts.
     let decoding = Instant::now();
     let request = dispatch(&app, request(), clip().into());
-    let decoder_counts = async {
-        while bytes_held(&app, "video_decoders").await < f64::from(48 << 20) {
-            assert!(decoding.elapsed() < testing::MAX_WAIT, "the decoder does not count");
+    let decoder_is_counted = async {
+        while held_bytes(&app, "video_decoders").await < f64::from(48 << 20) {
+            assert!(decoding.elapsed() < testing::MAX_WAIT, "the memory of the decoder is not counted");
             tokio::task::yield_now().await;
         }
     };
-    let (response, ()) = tokio::join!(request, decoder_counts);
+    let (response, ()) = tokio::join!(request, decoder_is_counted);
     assert_eq!(response.status(), StatusCode::OK);
 }

@@ -213,8 +213,8 @@ async fn largest_job_page_has_next_cursor() {
 async fn searches_and_deletions_are_audited_without_personal_data() {
     let (app, key, our_key) = App::with_key(Some("ours"), &tenant_scopes()).await;
     let site = Site::new(&["ada_small.jpg", "two_people.jpg"]).await;
-    let (_, their_key) = app.key(Some("theirs"), &tenant_scopes()).await;
-    let (_, operator) = app.key(None, &[Scope::Admin]).await;
+    let (_, their_key) = app.create_key(Some("theirs"), &tenant_scopes()).await;
+    let (_, operator) = app.create_key(None, &[Scope::Admin]).await;
     app.crawl_as(&our_key, None, &site.page()).await;
     let faces = app.get_as(&our_key, "/faces").await;
     let face = faces["faces"][0].clone();

@@ -48,7 +48,7 @@ impl Names {
 
     /// Replaces these ids and names with numbers, so that messages about different names can be
     /// compared.
-    fn anonymous(&self, text: &str) -> String {
+    fn anonymize(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (index, name) in self.to_list().into_iter().enumerate() {
             text = text.replace(name, &format!("<{index}>"));
@@ -58,15 +58,16 @@ impl Names {
 }
 
 /// A request: the path with its query, and a body.
-type Try = (String, Option<Value>);
+type TestRequest = (String, Option<Value>);
 
-/// Returns every way to name a resource of another collection in a request of an operation.
-fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<Try> {
+/// Returns the requests of an operation that name resources of another collection, one for each way
+/// to name them.
+fn foreign_requests(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<TestRequest> {
     let Names { collection, collection_id, key, crawls, image, face, subject, erasure, video } = names;
     let at = |id: &str| path.replace("{id}", id);
     let get = |query: String| (format!("{path}?{query}"), None);
-    let picture = json!({"image_base64": STANDARD.encode(images::png(64, 64))});
-    let picture_in = |body: Value| vec![(format!("{path}?collection={collection}"), Some(body))];
+    let image_body = json!({"image_base64": STANDARD.encode(images::png(64, 64))});
+    let in_collection = |body: Value| vec![(format!("{path}?collection={collection}"), Some(body))];
     let for_crawls = |tail: &str| crawls.iter().map(|id| (format!("{}{tail}", at(id)), None)).collect();
     let body = |body: Value| (path.to_owned(), Some(body));
     match operation {
@@ -85,10 +86,10 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
             vec![new(json!(collection)), new(Value::Null)]
         }
         "revoke_key" => vec![(at(key), None), (format!("{}?descendants=true", at(key)), None)],
-        "detect_faces" | "report_quality" => picture_in(picture),
-        "detect_faces_batch" => picture_in(json!({"images": [picture]})),
-        "compare_faces" => picture_in(json!({"a": picture, "b": picture})),
-        "enhance_image" => vec![body(picture)],
+        "detect_faces" | "report_quality" => in_collection(image_body),
+        "detect_faces_batch" => in_collection(json!({"images": [image_body]})),
+        "compare_faces" => in_collection(json!({"a": image_body, "b": image_body})),
+        "enhance_image" => vec![body(image_body)],
         "create_collection" => vec![body(json!({"name": collection}))],
         "get_collection" | "delete_collection" => vec![(at(collection), None), (at(collection_id), None)],
         "update_collection" => [collection, collection_id]
@@ -149,14 +150,14 @@ fn tries(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<T
             body(json!({"video_id": video, "collection": "ours", "dry_run": true})),
             body(json!({"subject_id": collection_id})),
             body(json!({"url": "http://127.0.0.1:1/", "collection": collection})),
-            (format!("{path}?collection={collection}"), Some(picture)),
+            (format!("{path}?collection={collection}"), Some(image_body)),
         ],
         "lift_suppressions" => vec![(at(erasure), None)],
         "list_erasures" => vec![get(format!("collection={collection}"))],
         "list_audit" => vec![get(format!("collection={collection}")), get(format!("key_id={key}"))],
         "list_jobs" => vec![get(format!("state=any&crawl_id={}", crawls[2]))],
         "get_job" | "retry_job" => vec![(at(&crawls[2]), None)],
-        other => panic!("add the ways to name a foreign resource in `{other}`"),
+        other => panic!("add the requests of `{other}` that name a foreign resource"),
     }
 }
 
@@ -167,8 +168,8 @@ async fn requests_without_names(
     key: &str,
     names: &Names,
     embedding: &[f32],
-) -> Vec<(Method, Try)> {
-    let mut requests: Vec<(Method, Try)> = [
+) -> Vec<(Method, TestRequest)> {
+    let mut requests: Vec<(Method, TestRequest)> = [
         "/collections",
         "/crawls",
         "/images",
@@ -198,8 +199,8 @@ async fn requests_without_names(
     requests
 }
 
-/// Returns a cursor of the caller's own list, which must have two rows, with the id of another
-/// tenant's row in place of the last 16 bytes.
+/// Returns a cursor of the caller's own list, which must have two rows. The last 16 bytes are
+/// replaced with the id of another tenant's row.
 async fn foreign_cursor(app: &App, key: &str, path: &str, id: &str) -> String {
     let page = app.get_as(key, &format!("{path}?limit=1")).await;
     let own_cursor = page["next_cursor"].as_str().unwrap_or_else(|| panic!("{path} has one row"));
@@ -209,8 +210,8 @@ async fn foreign_cursor(app: &App, key: &str, path: &str, id: &str) -> String {
     URL_SAFE_NO_PAD.encode(cursor)
 }
 
-/// Returns everything that a tenant can see of its collection.
-async fn inventory(app: &App, key: &str) -> Vec<Value> {
+/// Returns all resources of a tenant's collection.
+async fn list_resources(app: &App, key: &str) -> Vec<Value> {
     let mut lists = Vec::new();
     for path in ["/collections", "/crawls", "/images", "/videos", "/faces", "/subjects", "/erasures"] {
         lists.push(app.get_as(key, path).await);
@@ -218,7 +219,7 @@ async fn inventory(app: &App, key: &str) -> Vec<Value> {
     lists
 }
 
-async fn send(app: &App, key: &str, method: &Method, (path, body): &Try) -> (StatusCode, String) {
+async fn send(app: &App, key: &str, method: &Method, (path, body): &TestRequest) -> (StatusCode, String) {
     let response = app.call(key, method.clone(), path, body.as_ref()).await;
     let request_id = response.headers()["x-request-id"].to_str().unwrap().to_owned();
     let status = response.status();
@@ -227,7 +228,7 @@ async fn send(app: &App, key: &str, method: &Method, (path, body): &Try) -> (Sta
 
 /// Fills a collection with a completed crawl, a paused one, and one that waits for an image.
 /// Returns their ids.
-async fn fill(app: &App, key: &str, site: &Site) -> [String; 3] {
+async fn create_crawls(app: &App, key: &str, site: &Site) -> [String; 3] {
     let ended = app.crawl_as(key, None, &site.page()).await;
     assert!(ended["counts"]["faces"].as_i64().unwrap() > 0, "{ended}");
     let begin = async || {
@@ -251,36 +252,37 @@ async fn enrol(app: &App, key: &str, face: &Value) -> String {
 #[testing::test]
 async fn no_operation_reveals_or_changes_data_of_other_collection() {
     let app = App::spawn_with(key_options()).await;
-    let ours_site = Site::new(&["ada_small.jpg", "ben.jpg"]).await;
+    let our_site = Site::new(&["ada_small.jpg", "ben.jpg"]).await;
     let site = Site::new(&["two_people.jpg"]).await;
-    let (our_record, our_key) = app.key(Some("ours"), &tenant_scopes()).await;
-    app.key(Some("ours"), &tenant_scopes()).await;
-    let (their_record, theirs) = app.key(Some("theirs"), &tenant_scopes()).await;
+    let (our_record, our_key) = app.create_key(Some("ours"), &tenant_scopes()).await;
+    app.create_key(Some("ours"), &tenant_scopes()).await;
+    let (their_record, their_key) = app.create_key(Some("theirs"), &tenant_scopes()).await;
     for number in 0..2 {
-        app.crawl_as(&our_key, None, &ours_site.page()).await;
+        app.crawl_as(&our_key, None, &our_site.page()).await;
         add_video(&app, our_record.collection_id.unwrap(), number).await;
     }
-    let crawls = fill(&app, &theirs, &site).await;
-    let face = app.get_as(&theirs, "/faces").await["faces"][0].clone();
-    let erased = app.create_as(&theirs, "/erasures", &json!({"url": "https://example.org/never.jpg"})).await;
+    let crawls = create_crawls(&app, &their_key, &site).await;
+    let face = app.get_as(&their_key, "/faces").await["faces"][0].clone();
+    let erased =
+        app.create_as(&their_key, "/erasures", &json!({"url": "https://example.org/never.jpg"})).await;
     let real = Names {
         collection: "theirs".into(),
         collection_id: their_record.collection_id.unwrap().to_string(),
         key: their_record.id.to_string(),
         image: face.text("image_id").to_owned(),
         face: face.text("id").to_owned(),
-        subject: enrol(&app, &theirs, &face["id"]).await,
+        subject: enrol(&app, &their_key, &face["id"]).await,
         erasure: erased["erasure"].text("id").to_owned(),
         video: add_video(&app, their_record.collection_id.unwrap(), 2).await,
         crawls,
     };
     let export = format!("/crawls/{}/export?embeddings=true", real.crawls[0]);
-    let (_, lines) = send(&app, &theirs, &Method::GET, &(export, None)).await;
+    let (_, lines) = send(&app, &their_key, &Method::GET, &(export, None)).await;
     let line: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
     let embedding: Vec<f32> = serde_json::from_value(line["faces"][0]["embedding"].clone()).unwrap();
     // This request creates a record in the audit log of the other tenant.
-    ok(app.call(&theirs, Method::POST, "/faces/search", Some(&json!({"face_id": real.face}))).await).await;
-    let before = inventory(&app, &theirs).await;
+    ok(app.call(&their_key, Method::POST, "/faces/search", Some(&json!({"face_id": real.face}))).await).await;
+    let before = list_resources(&app, &their_key).await;
 
     for (method, request) in requests_without_names(&app, &our_key, &real, &embedding).await {
         let (status, text) = send(&app, &our_key, &method, &request).await;
@@ -296,28 +298,30 @@ async fn no_operation_reveals_or_changes_data_of_other_collection() {
     let mut request_count = 0;
     for (method, path, operation) in operations(&document) {
         let id = operation.text("operationId");
-        let pairs = tries(id, path, &real, &embedding).into_iter().zip(tries(id, path, &absent, &embedding));
-        for (theirs, same_for_absent) in pairs {
-            let (status, text) = send(&app, &our_key, &method, &theirs).await;
-            let (other_status, other_text) = send(&app, &our_key, &method, &same_for_absent).await;
-            let request_text = format!("{method} {} {:?}", theirs.0, theirs.1);
+        let pairs = foreign_requests(id, path, &real, &embedding)
+            .into_iter()
+            .zip(foreign_requests(id, path, &absent, &embedding));
+        for (request, absent_request) in pairs {
+            let (status, text) = send(&app, &our_key, &method, &request).await;
+            let (other_status, other_text) = send(&app, &our_key, &method, &absent_request).await;
+            let request_text = format!("{method} {} {:?}", request.0, request.1);
             // A foreign resource and a missing one give the same response, so a caller cannot
             // find out that the foreign one exists.
             assert_eq!(status, other_status, "{request_text}: {text}\n{other_text}");
-            assert_eq!(real.anonymous(&text), absent.anonymous(&other_text), "{request_text}");
+            assert_eq!(real.anonymize(&text), absent.anonymize(&other_text), "{request_text}");
             assert!(!text.contains(&site.url), "{request_text}: {text}");
             request_count += 1;
         }
     }
     assert!(request_count > 50, "{request_count}");
-    // The ids were valid: their owner still sees everything, unchanged.
-    assert_eq!(inventory(&app, &theirs).await, before);
+    // The ids were valid: their owner still receives the same data.
+    assert_eq!(list_resources(&app, &their_key).await, before);
     for path in [
         "/collections/theirs".into(),
         format!("/faces/{}/crop", real.face),
         format!("/images/{}", real.image),
     ] {
-        assert_eq!(app.call(&theirs, Method::GET, &path, None).await.status(), StatusCode::OK, "{path}");
+        assert_eq!(app.call(&their_key, Method::GET, &path, None).await.status(), StatusCode::OK, "{path}");
     }
     let states: Vec<&Value> = before[1].list("crawls").iter().map(|crawl| &crawl["state"]).collect();
     assert_eq!(states, ["running", "paused", "completed"]);

@@ -33,7 +33,11 @@ impl BlobKeys<'_> {
     ///
     /// Every transaction that inserts rows for newly written blobs must call this, after it writes
     /// the rows and before it records blobs for deletion.
-    pub async fn keep(self, conn: &mut PgConnection, keys: &[String]) -> Result<Vec<String>, StoreError> {
+    pub async fn prevent_deletion(
+        self,
+        conn: &mut PgConnection,
+        keys: &[String],
+    ) -> Result<Vec<String>, StoreError> {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
@@ -118,7 +122,7 @@ impl BlobKeys<'_> {
         Ok(deleted_count)
     }
 
-    /// Records blobs for deletion. As far as the caller knows, no row refers to them.
+    /// Records blobs for deletion. The caller has found no row that refers to them.
     pub async fn record_deletions(
         self,
         conn: &mut PgConnection,
@@ -153,8 +157,8 @@ impl BlobKeys<'_> {
     }
 }
 
-/// Records that this transaction deletes rows that refer to these blobs. Returns the distinct keys
-/// that no other row visible to this transaction refers to.
+/// Records the blobs of rows that this transaction deletes. Returns the distinct keys that no other
+/// row visible to this transaction refers to.
 pub(crate) async fn enqueue_blob_deletions(
     conn: &mut PgConnection,
     mut keys: Vec<String>,
@@ -183,7 +187,7 @@ pub(crate) async fn unreferenced(
         return Ok(keys);
     }
     Ok(sqlx::query_scalar(
-        "select distinct key from unnest($1::text[]) as gone (key)
+        "select distinct key from unnest($1::text[]) as candidates (key)
          where not exists (select 1 from faces where chip_key = key)
            and not exists (select 1 from faces where crop_key = key)
            and not exists (select 1 from images where thumbnail_key = key)
@@ -202,16 +206,15 @@ fn bucket(key: &str) -> i32 {
 /// Number of blobs that one query looks up.
 const KEYS_PER_QUERY: i64 = 500;
 const MAX_CONCURRENT_COPIES: usize = 16;
-/// Size of a large blob in bytes, and the maximum number of concurrent copies of such blobs. A copy
-/// into a bucket holds a part of the blob in memory.
+/// Size of a large blob in bytes. A copy into a bucket holds a part of the blob in memory.
 const LARGE_BLOB_BYTES: u64 = 1 << 20;
 const MAX_CONCURRENT_LARGE_COPIES: usize = 2;
 /// Maximum number of reported keys of missing blobs.
 pub const MAX_REPORTED_KEYS: usize = 20;
 
-/// Numbers of blobs by outcome.
+/// Numbers of copied blobs, by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Copied {
+pub struct CopyTotals {
     pub copied: u64,
     /// Number of blobs that existed at the destination.
     pub there: u64,
@@ -236,8 +239,8 @@ impl BlobKeys<'_> {
     /// # Errors
     /// Fails with the errors of the database and of both blob stores. Blobs that were already
     /// copied are kept and not copied again.
-    pub async fn copy(self, from: &Blobs, to: &Blobs) -> Result<Copied, StoreError> {
-        let (mut totals, mut after) = (Copied::default(), String::new());
+    pub async fn copy(self, from: &Blobs, to: &Blobs) -> Result<CopyTotals, StoreError> {
+        let (mut totals, mut after) = (CopyTotals::default(), String::new());
         let large = Semaphore::new(MAX_CONCURRENT_LARGE_COPIES);
         loop {
             let keys = self.keys(&after, KEYS_PER_QUERY).await?;

@@ -5,8 +5,8 @@
 //! that arrive while others are synced wait and are synced together: the file system then writes
 //! its journal once for all of them.
 //!
-//! A file is locked while it is written. The lock ends with the process, so an unlocked file under
-//! a temporary name is one that a killed process left.
+//! A file is locked while it is written. The lock ends with the process, so an unlocked file with a
+//! temporary name was left by a killed process.
 use super::is_key;
 use crate::StoreError;
 use std::collections::BTreeSet;
@@ -198,7 +198,7 @@ fn lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Deletes a file under a temporary name, unless a process writes it. Returns whether it was
+/// Deletes a file with a temporary name, unless a process is writing it. Returns whether it was
 /// abandoned.
 fn remove_if_abandoned(path: &Path, before: SystemTime, dry_run: bool) -> io::Result<bool> {
     // NFS locks only files that can be written.
@@ -210,7 +210,8 @@ fn remove_if_abandoned(path: &Path, before: SystemTime, dry_run: bool) -> io::Re
         Err(TryLockError::Error(_)) if metadata.modified()? < before => {}
         Err(TryLockError::Error(_)) => return Ok(false),
     }
-    // Its writer may have renamed it, and another one may have created a file with its name.
+    // The writer may have renamed the file, and another writer may have created a file with the
+    // same name.
     let file_id = |file: &Metadata| (file.dev(), file.ino());
     if if_exists(std::fs::symlink_metadata(path))?.is_none_or(|named| file_id(&named) != file_id(&metadata)) {
         return Ok(false);
@@ -230,7 +231,7 @@ fn if_exists<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Calls of the file system that block until they have an effect.
+/// File system calls that return after their effect is durable.
 pub trait Disk: Send + Sync {
     /// Writes the content of a file to the device.
     ///
@@ -238,13 +239,13 @@ pub trait Disk: Send + Sync {
     /// Fails with the error of the file system.
     fn sync_file(&self, file: &File) -> io::Result<()>;
 
-    /// Gives a file its final name, and replaces a file of that name.
+    /// Renames a file to its final name, and replaces an existing file with that name.
     ///
     /// # Errors
     /// Fails with the error of the file system.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Writes the names in a folder to the device.
+    /// Writes the entries of a folder to the device.
     ///
     /// # Errors
     /// Fails with the error of the file system.

@@ -86,7 +86,7 @@ impl Blobs {
         }
     }
 
-    /// Opens a folder, with the calls that make files durable.
+    /// Opens a folder. `disk` contains the calls that make files durable.
     ///
     /// # Errors
     /// Fails with the errors of [`Self::open`].
@@ -199,7 +199,7 @@ impl Blobs {
         folder.persist(temp).await
     }
 
-    /// Begins a blob that is written piece by piece, under a key that this or an earlier release of
+    /// Starts writing a blob in pieces, under a key that this or an earlier release of
     /// [`Self::put`] returns for the content.
     pub(crate) async fn writer(&self, key: &str) -> Result<BlobWriter, StoreError> {
         self.check_space()?;
@@ -432,7 +432,7 @@ impl BlobWriter {
         result.map_err(blob_error)
     }
 
-    /// Completes the blob. Afterwards, it is durable.
+    /// Completes the blob and makes it durable.
     pub(crate) async fn finish(self) -> Result<(), StoreError> {
         match self.0 {
             Target::Folder { folder, temp, mut file } => {
@@ -452,7 +452,7 @@ impl BlobWriter {
     pub(crate) async fn discard(self) -> Result<(), StoreError> {
         match self.0 {
             Target::Folder { .. } => Ok(()),
-            // Otherwise, an incomplete upload would remain in the bucket.
+            // Without this call, an incomplete upload would remain in the bucket.
             Target::Bucket(mut writer) => writer.abort().await.map_err(blob_error),
         }
     }

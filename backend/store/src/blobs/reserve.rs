@@ -49,8 +49,8 @@ pub struct SpoolFolder {
 }
 
 impl SpoolFolder {
-    /// Creates the description of an existing folder. `reserve` is the free space of its disk, in
-    /// bytes, below which nothing is copied, but at most a tenth of the disk.
+    /// Describes an existing folder. `reserve` is the free space of its disk, in bytes, below which
+    /// nothing is copied, but at most a tenth of the disk.
     pub fn new(path: impl Into<PathBuf>, reserve: u64) -> Self {
         let path = path.into();
         let reserve = DiskReserve::new(path.clone(), reserve).limited_to_tenth();
@@ -75,12 +75,12 @@ impl SpoolFolder {
         self.reserve.check(bytes)
     }
 
-    /// Checks the space again whenever a copy has grown enough: `added` bytes were written after
-    /// `written` bytes.
+    /// Checks the space again after every [`BYTES_PER_CHECK`] bytes of a copy. `added` bytes were
+    /// written after `written` bytes.
     ///
     /// # Errors
     /// Fails with `StoreError::DiskFull`.
-    pub fn wrote(&self, written: u64, added: u64) -> Result<(), StoreError> {
+    pub fn check_after_write(&self, written: u64, added: u64) -> Result<(), StoreError> {
         match written / BYTES_PER_CHECK == (written + added) / BYTES_PER_CHECK {
             true => Ok(()),
             false => self.check_space(0),

@@ -1,8 +1,7 @@
-//! Deletion of a collection: it becomes inaccessible at once; its content is erased in steps.
+//! Deletes a collection: it becomes inaccessible at once, and its content is erased in steps.
 //!
-//! `mark_deleted` is fast for a collection of any size. Then call `erase_some` until
-//! `done` is set. Each call runs in a small separate transaction, which can be interrupted at any
-//! time and repeated.
+//! `mark_deleted` is fast for a collection of any size. Then call `erase_step` until `is_done` is
+//! set. Each call needs its own small transaction. An interrupted call can be repeated.
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
 use crate::collections::DEFAULT_COLLECTION;
@@ -15,20 +14,20 @@ use uuid::Uuid;
 
 /// Number of images per call. A transaction can delete these images, with their faces and blobs,
 /// within seconds on any blob store.
-const IMAGES: i64 = 200;
+const IMAGES_PER_STEP: i64 = 200;
 /// Number of videos per call. Each has at most 20,000 tracks, which are deleted with it.
-const VIDEOS: i64 = 10;
+const VIDEOS_PER_STEP: i64 = 10;
 /// Number of ledger rows per call.
-const ROWS: i64 = 5_000;
+const ROWS_PER_STEP: i64 = 5_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Erased {
+pub struct ErasureStep {
     /// Number of deleted rows: images (without their faces), or rows of another table.
     pub rows: u64,
     /// Blobs that no row refers to any more. Delete them after the commit.
     pub blobs: Vec<String>,
     /// Whether the collection row is deleted, by this step or earlier.
-    pub done: bool,
+    pub is_done: bool,
 }
 
 impl Collections<'_> {
@@ -91,47 +90,63 @@ impl Collections<'_> {
     }
 
     /// Erases a part of a deleted collection, and in the last step the collection itself. Its
-    /// crawls must be cancelled first; while a crawl is live, `done` remains `false`.
+    /// crawls must be cancelled first; while a crawl is live, `is_done` remains `false`.
     ///
     /// # Errors
     /// Fails with `Conflict` if the collection is not deleted.
-    pub async fn erase_some(self, conn: &mut PgConnection, collection: Uuid) -> Result<Erased, StoreError> {
+    pub async fn erase_step(
+        self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+    ) -> Result<ErasureStep, StoreError> {
         let is_deleted: Option<bool> =
             sqlx::query_scalar("select deleting_at is not null from collections where id = $1")
                 .bind(collection)
                 .fetch_optional(&mut *conn)
                 .await?;
         match is_deleted {
-            None => return Ok(Erased { done: true, ..Erased::default() }),
+            None => return Ok(ErasureStep { is_done: true, ..ErasureStep::default() }),
             Some(false) => return Err(StoreError::Conflict("the collection has not been deleted".into())),
             Some(true) => {}
         }
         let images: Vec<Uuid> =
             sqlx::query_scalar("select id from images where collection_id = $1 order by id limit $2")
                 .bind(collection)
-                .bind(IMAGES)
+                .bind(IMAGES_PER_STEP)
                 .fetch_all(&mut *conn)
                 .await?;
         if !images.is_empty() {
             let (rows, keys) = delete_images(conn, &images).await?;
-            return Ok(Erased { rows, blobs: enqueue_blob_deletions(conn, keys).await?, done: false });
+            return Ok(ErasureStep {
+                rows,
+                blobs: enqueue_blob_deletions(conn, keys).await?,
+                is_done: false,
+            });
         }
         let videos: Vec<Uuid> =
             sqlx::query_scalar("select id from videos where collection_id = $1 order by id limit $2")
                 .bind(collection)
-                .bind(VIDEOS)
+                .bind(VIDEOS_PER_STEP)
                 .fetch_all(&mut *conn)
                 .await?;
         if !videos.is_empty() {
             let keys = delete_video_rows(conn, &videos).await?;
             let rows = videos.len() as u64;
-            return Ok(Erased { rows, blobs: enqueue_blob_deletions(conn, keys).await?, done: false });
+            return Ok(ErasureStep {
+                rows,
+                blobs: enqueue_blob_deletions(conn, keys).await?,
+                is_done: false,
+            });
         }
         for sql in DELETIONS {
-            let rows =
-                sqlx::query(sql).bind(collection).bind(ROWS).execute(&mut *conn).await?.rows_affected();
+            let rows = sqlx::query(sql)
+                .bind(collection)
+                .bind(ROWS_PER_STEP)
+                .execute(&mut *conn)
+                .await?
+                .rows_affected();
             if rows > 0 {
-                return Ok(Erased { rows, ..Erased::default() });
+                return Ok(ErasureStep { rows, ..ErasureStep::default() });
             }
         }
         // A transaction that will add rows waits for this lock, and then finds no collection.
@@ -149,7 +164,7 @@ impl Collections<'_> {
         .execute(conn)
         .await?;
         let rows = result.rows_affected();
-        Ok(Erased { rows, done: rows == 1, ..Erased::default() })
+        Ok(ErasureStep { rows, is_done: rows == 1, ..ErasureStep::default() })
     }
 }
 

@@ -169,7 +169,8 @@ impl Collections<'_> {
     }
 }
 
-/// Settings of a collection. `None`: the service's setting or, for the retention, no limit.
+/// Settings of a collection. `None` selects the service's setting. For the retention, it means no
+/// limit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CollectionSettings {
     /// `off`, `standard` or `strict`.
@@ -216,7 +217,7 @@ fn check_name(name: &str) -> Result<(), StoreError> {
 }
 
 /// Length of a salt in bytes.
-pub const SALT: usize = 32;
+pub const SALT_BYTES: usize = 32;
 
 /// A newly created salt.
 #[derive(Clone, Debug, FromRow)]
@@ -252,7 +253,7 @@ impl Collections<'_> {
         self,
         conn: &mut PgConnection,
         collection: Uuid,
-        salt: &[u8; SALT],
+        salt: &[u8; SALT_BYTES],
         overlap: Duration,
     ) -> Result<NewWebhookSecret, StoreError> {
         // The lock allows one rotation at a time.
@@ -271,8 +272,11 @@ impl Collections<'_> {
         .fetch_all(&mut *conn)
         .await?;
         set_tombstones(conn, &old, &[]).await?;
-        let ended = if overlap.is_zero() { &old[..] } else { old.get(1..).unwrap_or_default() };
-        sqlx::query("delete from webhook_secrets where id = any($1)").bind(ended).execute(&mut *conn).await?;
+        let expired = if overlap.is_zero() { &old[..] } else { old.get(1..).unwrap_or_default() };
+        sqlx::query("delete from webhook_secrets where id = any($1)")
+            .bind(expired)
+            .execute(&mut *conn)
+            .await?;
         Ok(sqlx::query_as(
             "insert into webhook_secrets (id, collection_id, salt, created_at, overlaps_until)
              values ($1, $2, $3, clock_timestamp(), clock_timestamp() + make_interval(secs => $4))

@@ -1,5 +1,5 @@
-//! The end of crawls without a client (cancelled large crawls, and scans whose command died), their
-//! next runs, and their deletion.
+//! Ends large cancelled crawls and abandoned scans, starts the next runs of schedules, and deletes
+//! crawls.
 //!
 //! A cancellation only changes the crawl's state. The rows that are still queued at that time are
 //! closed later, in batches. Until then, the crawl has the mark `closing`, which survives a crash.
@@ -14,7 +14,7 @@ use crate::blobs::deletions::enqueue_blob_deletions;
 use crate::crawls::ledger::Ledger;
 use crate::crawls::pages::lock_crawl;
 use crate::crawls::{Crawl, crawl_row};
-use crate::db::deletions::{CarriedOut, LedgerJobs, set_tombstones};
+use crate::db::deletions::{ErasureOutcome, LedgerJobs, set_tombstones};
 use crate::images::delete_images;
 use crate::store::Crawls;
 use crate::videos::crawled::cancel_videos_of_crawl;
@@ -26,7 +26,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 #[derive(Clone, Debug, Default)]
-pub struct Skipped {
+pub struct SkippedRows {
     /// Number of rows and videos. A number below the limit means that no such rows remain.
     pub rows: i64,
     /// Jobs whose records contain an erased URL. Clear these records in the same transaction.
@@ -43,7 +43,7 @@ impl Crawls<'_> {
         crawl: Uuid,
         reason: Reason,
         limit: i64,
-    ) -> Result<Skipped, StoreError> {
+    ) -> Result<SkippedRows, StoreError> {
         // Either an erasure sees the skipped rows, or this transaction sees the suppression.
         let collection = self.0.suppressions().lock_for_crawl(conn, crawl).await?;
         lock_crawl(conn, crawl).await?;
@@ -54,8 +54,8 @@ impl Crawls<'_> {
         }
         let videos = cancel_videos_of_crawl(conn, crawl, &reason, limit - skipped).await?;
         let mut jobs = self.0.erasures().erase_skipped(conn, collection, crawl).await?;
-        jobs.extend(self.0.erasures().erase_emptied_videos(conn, &videos).await?);
-        Ok(Skipped { rows: skipped + videos.len() as i64, jobs })
+        jobs.extend(self.0.erasures().erase_videos_if_empty(conn, &videos).await?);
+        Ok(SkippedRows { rows: skipped + videos.len() as i64, jobs })
     }
 
     /// Sets or clears the mark `closing` of a cancelled crawl. The crawl's row must be locked, or
@@ -160,10 +160,10 @@ impl Crawls<'_> {
     }
 
     /// Sets the time of the next run when a run has ended: `interval` after the start of that run,
-    /// but not in the past. Returns that time.
+    /// but not in the past.
     ///
     /// # Errors
-    /// Fails with `NotFound` if the crawl is gone or belongs to no schedule.
+    /// Fails with `NotFound` if the crawl was deleted or belongs to no schedule.
     pub async fn schedule_next_run(
         self,
         conn: &mut PgConnection,
@@ -181,7 +181,8 @@ impl Crawls<'_> {
         .ok_or_else(|| StoreError::not_found("crawl of a series", crawl))
     }
 
-    /// Clears the time of the next run; `false` if it was cleared before. Locks the crawl's row.
+    /// Clears the time of the next run. Returns `false` if it was cleared before. Locks the crawl's
+    /// row.
     pub async fn claim_next_run(self, conn: &mut PgConnection, crawl: Uuid) -> Result<bool, StoreError> {
         let cleared =
             sqlx::query("update crawls set next_run_at = null where id = $1 and next_run_at is not null")
@@ -231,42 +232,42 @@ impl Crawls<'_> {
     }
 
     /// Deletes a crawl with its pages and ledger rows. Returns the blob keys to delete after the
-    /// commit, and the jobs of its videos of which nothing remains. The crawl's images, their
-    /// sources and its videos are kept; live videos are cancelled. With `with_images`, images and
-    /// videos that no other crawl found are deleted too.
+    /// commit, and the jobs of its videos that have no data left. The crawl's images, their sources
+    /// and its videos are kept; live videos are cancelled. With `with_images`, images and videos
+    /// that no other crawl found are deleted too.
     pub async fn delete(
         self,
         conn: &mut PgConnection,
         id: Uuid,
         with_images: bool,
-    ) -> Result<CarriedOut, StoreError> {
+    ) -> Result<ErasureOutcome, StoreError> {
         self.get_in(conn, id).await?;
-        // Either an erasure sees the ended videos, or this transaction sees what was erased.
+        // Either an erasure sees the ended videos, or this transaction sees the erasure.
         self.0.suppressions().lock_for_crawl(conn, id).await?;
         lock_crawl(conn, id).await?;
         let mut keys = Vec::new();
         if with_images {
-            let images = images_only_of_crawl(conn, id).await?;
+            let images = images_found_only_by(conn, id).await?;
             set_tombstones(conn, &images, &images).await?;
             keys = delete_images(conn, &images).await?.1;
-            let videos = videos_only_of_crawl(conn, id).await?;
+            let videos = videos_found_only_by(conn, id).await?;
             keys.extend(delete_videos(conn, &videos).await?);
         }
         // After the deletion, a worker would fetch these videos without the crawl's rules.
         let cancelled = cancel_videos_of_crawl(conn, id, &Reason::Cancelled, i64::MAX).await?;
-        let jobs = self.0.erasures().erase_emptied_videos(conn, &cancelled).await?;
+        let jobs = self.0.erasures().erase_videos_if_empty(conn, &cancelled).await?;
         // Sightings without an image are useless without their ledger row.
         sqlx::query("delete from image_sources where crawl_id = $1 and image_id is null")
             .bind(id)
             .execute(&mut *conn)
             .await?;
         sqlx::query("delete from crawls where id = $1").bind(id).execute(&mut *conn).await?;
-        Ok(CarriedOut { blobs: enqueue_blob_deletions(conn, keys).await?, jobs })
+        Ok(ErasureOutcome { blobs: enqueue_blob_deletions(conn, keys).await?, jobs })
     }
 }
 
 /// Returns the images that no other crawl found, in the order of their ids.
-pub(crate) async fn images_only_of_crawl(
+pub(crate) async fn images_found_only_by(
     conn: &mut PgConnection,
     crawl: Uuid,
 ) -> Result<Vec<Uuid>, StoreError> {
@@ -286,7 +287,7 @@ pub(crate) async fn images_only_of_crawl(
 
 /// Locks and returns the videos of a crawl or a scan, except videos whose file another crawl or
 /// scan found too.
-pub(crate) async fn videos_only_of_crawl(
+pub(crate) async fn videos_found_only_by(
     conn: &mut PgConnection,
     crawl: Uuid,
 ) -> Result<Vec<Uuid>, StoreError> {

@@ -28,14 +28,14 @@ pub enum PermitDecision {
     },
     /// No permit was granted. Try again after the given wait.
     Wait {
-        /// Time from now until another request is useful. It is a duration, because the clock of
-        /// the caller may differ from the clock of the database.
+        /// Time until the next attempt. It is a duration, because the clocks of the caller and the
+        /// database may differ.
         wait: Duration,
     },
 }
 
 impl PermitDecision {
-    /// Returns a permit, or the wait in seconds if there is one.
+    /// Returns `Wait` if there is a wait in seconds, otherwise a permit.
     fn from_row(token: i64, wait: Option<f64>) -> Self {
         wait.map_or(Self::Granted { token }, |wait| Self::Wait { wait: to_duration(wait) })
     }
@@ -72,7 +72,7 @@ const UNDELAYED_TOKEN: i64 = 0;
 /// the clock. Returns the token, and the seconds to wait (null if the permit was granted).
 const ACQUIRE_PERMIT: &str = "
     insert into hosts as h (host_key, last_token, grant_token, granted_at)
-    -- Not from 1 on: hosts are pruned, and a token is never given twice.
+    -- Starts at the current time: hosts are pruned, but a token must not be issued twice.
     values ($1, extract(epoch from now())::bigint, extract(epoch from now())::bigint, clock_timestamp())
     on conflict (host_key) do update set
         (last_token, grant_token, granted_at, cursor_at, promised_at, told_until) = (
@@ -89,7 +89,7 @@ const ACQUIRE_PERMIT: &str = "
             cross join lateral (
                 select not busy and ready_at <= now as granted,
                        not busy and ready_at > now and ready_at is distinct from h.promised_at as promise,
-                       -- While a request is out, its end is unknown: assume now.
+                       -- While a request is running, its end is unknown: assume that it ends now.
                        case when busy then greatest(ready_at, now + make_interval(secs => $2)) else ready_at end as earliest
                 ) decision
             cross join lateral (
@@ -105,7 +105,7 @@ const ACQUIRE_PERMIT: &str = "
 const FINISH_REQUEST: &str = "
     insert into hosts as h (host_key, next_at, not_before, finished_at, pace_ms, refusals)
     select $1, now + make_interval(secs => $3), now + make_interval(secs => $4), now, coalesce($5, 0), coalesce($6, 0)
-    -- One look at the clock: two would differ, and the two ways to the next permit with them.
+    -- Reads the clock once, so that all times of this row are consistent.
     from (select clock_timestamp() as now) clock
     on conflict (host_key) do update set
         finished_at = greatest(h.finished_at, excluded.finished_at),
@@ -267,20 +267,20 @@ pub const PRUNE_BATCH: i64 = 5_000;
 /// Reads along the primary key, because an index on the times would be written with every request.
 /// A host with a current request is locked and therefore not deleted.
 const PRUNE: &str = "
-    with looked as materialized (
+    with scanned as materialized (
         select host_key from hosts where host_key > $1 order by host_key limit $3
-    ), unasked as materialized (
-        select h.host_key from looked l cross join lateral (
+    ), idle as materialized (
+        select h.host_key from scanned l cross join lateral (
             select host_key from hosts
             where host_key = l.host_key
               and coalesce(greatest(finished_at, granted_at, not_before, told_until, robots_asked_until), '-infinity')
                   < now() - make_interval(secs => $2)
             for update skip locked
         ) h
-    ), gone as (
-        delete from hosts where host_key = any(array(select host_key from unasked)) returning 1
+    ), deleted as (
+        delete from hosts where host_key = any(array(select host_key from idle)) returning 1
     )
-    select (select count(*) from looked), (select max(host_key) from looked), (select count(*) from gone)";
+    select (select count(*) from scanned), (select max(host_key) from scanned), (select count(*) from deleted)";
 
 /// Maximum delay that is respected: one hour.
 const MAX_DELAY_MS: i64 = 3_600_000;
@@ -324,8 +324,8 @@ const ACQUIRE_COLLECTION_PERMIT: &str = "
                         else d.next_at end as earliest) state)
     returning extract(epoch from told_until - clock_timestamp())::float8";
 
-/// Ends the collection's permit. $1 collection, $2 host, $3 seconds until the next permit.
-const RELEASE: &str = "
+/// Ends a collection's permit. $1 collection, $2 host, $3 seconds until the next permit.
+const END_COLLECTION_PERMIT: &str = "
     update host_delays
     set busy_until = null, next_at = greatest(next_at, clock_timestamp() + make_interval(secs => $3))
     where collection_id = $1 and host_key = $2";
@@ -333,7 +333,7 @@ const RELEASE: &str = "
 impl Hosts<'_> {
     /// Requests a host permit like `store.hosts().acquire_permit`, after the collection's own
     /// longer delay. `delay_ms` is the delay that applies to every collection. When the request has
-    /// ended, call first `finish_request` and then `finish_own_request`.
+    /// ended, call `finish_request` and then `finish_collection_request`.
     ///
     /// # Errors
     /// Fails with the errors of the database. The collection's permit then expires after a minute.
@@ -361,22 +361,31 @@ impl Hosts<'_> {
         Ok(outcome)
     }
 
-    /// Ends a request of a collection. The collection's own delay begins now; its next request to
-    /// the host waits until that delay is over.
+    /// Ends a request of a collection. The next request of the collection to this host waits until
+    /// the collection's own delay is over.
     ///
     /// # Errors
     /// Fails with the errors of the database. The permit then expires within a minute.
-    pub async fn finish_own_request(self, host_key: &str, delay: CrawlDelay) -> Result<(), StoreError> {
+    pub async fn finish_collection_request(
+        self,
+        host_key: &str,
+        delay: CrawlDelay,
+    ) -> Result<(), StoreError> {
         self.end_collection_permit(host_key, delay, to_seconds(delay.delay_ms)).await
     }
 
     async fn end_collection_permit(
         self,
         host_key: &str,
-        own: CrawlDelay,
+        delay: CrawlDelay,
         next_s: f64,
     ) -> Result<(), StoreError> {
-        sqlx::query(RELEASE).bind(own.collection).bind(host_key).bind(next_s).execute(&self.0.pool).await?;
+        sqlx::query(END_COLLECTION_PERMIT)
+            .bind(delay.collection)
+            .bind(host_key)
+            .bind(next_s)
+            .execute(&self.0.pool)
+            .await?;
         Ok(())
     }
 

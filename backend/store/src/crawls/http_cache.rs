@@ -23,7 +23,7 @@ pub struct CachedResponse {
 #[derive(Clone, Debug, FromRow)]
 pub struct CachedPage {
     #[sqlx(flatten)]
-    pub visit: CachedResponse,
+    pub response: CachedResponse,
     /// The parsed content, in the caller's own format.
     pub content: Vec<u8>,
     /// All URLs in the content, by which an erasure finds the page. Empty for a page that was read
@@ -37,12 +37,12 @@ pub struct CachedPage {
 pub struct CachedImage {
     pub image_id: Uuid,
     #[sqlx(flatten)]
-    pub visit: CachedResponse,
+    pub response: CachedResponse,
 }
 
 impl Hosts<'_> {
-    /// Returns the cached content of a page, if it was parsed in the same way. `reader` is a string
-    /// that identifies the parser.
+    /// Returns the cached content of a page, if it was parsed in the same way. `reader` identifies
+    /// the parser.
     pub async fn cached_page(
         self,
         collection: Uuid,
@@ -69,7 +69,7 @@ impl Hosts<'_> {
         page: Option<&CachedPage>,
     ) -> Result<(), StoreError> {
         let hash = url_hash(url);
-        let Some(CachedPage { visit, content, mentions }) = page else {
+        let Some(CachedPage { response, content, mentions }) = page else {
             let statement = "delete from page_visits v using crawls c
                           where c.id = $1 and v.collection_id = c.collection_id and v.url_hash = $2";
             sqlx::query(statement).bind(crawl).bind(hash).execute(conn).await?;
@@ -84,10 +84,10 @@ impl Hosts<'_> {
         )
         .bind(crawl)
         .bind(hash)
-        .bind(without_nul(&visit.final_url))
-        .bind(visit.etag.as_deref().map(without_nul))
-        .bind(visit.last_modified.as_deref().map(without_nul))
-        .bind(visit.bytes)
+        .bind(without_nul(&response.final_url))
+        .bind(response.etag.as_deref().map(without_nul))
+        .bind(response.last_modified.as_deref().map(without_nul))
+        .bind(response.bytes)
         .bind(url_hash(reader))
         .bind(content)
         .bind(short_hashes(mentions))
@@ -129,18 +129,18 @@ impl Hosts<'_> {
             .await?)
     }
 
-    /// Replaces the cached response of an image URL, or removes it if `visit` is `None`. The image
-    /// must be locked, or new in this transaction.
+    /// Replaces the cached response of an image URL, or removes it if `response` is `None`. The
+    /// image must be locked, or new in this transaction.
     pub async fn cache_image(
         self,
         conn: &mut PgConnection,
         collection: Uuid,
         url: &str,
         image: Uuid,
-        visit: Option<&CachedResponse>,
+        response: Option<&CachedResponse>,
     ) -> Result<(), StoreError> {
         let hash = url_hash(url);
-        let Some(visit) = visit else {
+        let Some(response) = response else {
             let statement = "delete from image_visits where collection_id = $1 and url_hash = $2";
             sqlx::query(statement).bind(collection).bind(hash).execute(conn).await?;
             return Ok(());
@@ -154,10 +154,10 @@ impl Hosts<'_> {
         .bind(collection)
         .bind(hash)
         .bind(image)
-        .bind(without_nul(&visit.final_url))
-        .bind(visit.etag.as_deref().map(without_nul))
-        .bind(visit.last_modified.as_deref().map(without_nul))
-        .bind(visit.bytes)
+        .bind(without_nul(&response.final_url))
+        .bind(response.etag.as_deref().map(without_nul))
+        .bind(response.last_modified.as_deref().map(without_nul))
+        .bind(response.bytes)
         .execute(conn)
         .await?;
         Ok(())

@@ -181,7 +181,7 @@ impl Ledgers<'_> {
     /// Each page is returned with the name of its directory. The returned pages are already
     /// counted, so admit them in the same transaction. Locks the crawl's row until the transaction
     /// ends, like admission, so that the budget is exact.
-    pub async fn within_directories(
+    pub async fn within_directory_budget(
         self,
         conn: &mut PgConnection,
         crawl: Uuid,

@@ -45,13 +45,13 @@ pub struct Crawl {
     pub next_run_at: Option<OffsetDateTime>,
 }
 
-/// How often a crawl found an address that it did not know, and did not add because of a limit on
-/// the whole crawl. An address that is found on several pages counts each time.
+/// Numbers of new addresses that a crawl did not add because of a limit on the whole crawl. An
+/// address that is found on several pages counts each time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct OverLimit {
     pub pages: i64,
     pub images: i64,
-    /// Because of the limit of the crawl or that of a host.
+    /// Includes addresses over the limit of a host.
     pub videos: i64,
 }
 
@@ -69,7 +69,7 @@ pub struct CrawlProgress {
     /// for the crawl.
     pub faces: i64,
     pub over_limit: OverLimit,
-    /// Number of links that the pages did not follow, by reason. A link counts on each page.
+    /// Number of links that the crawl did not follow, by reason. A link counts on each page.
     pub links_left_out: BTreeMap<Reason, i64>,
     /// The part of `faces` that is in videos.
     #[serde(skip)]
@@ -171,7 +171,7 @@ impl Crawls<'_> {
             .ok_or_else(|| StoreError::not_found("crawl", id))
     }
 
-    /// Returns crawls, newest first, with the first 100 seeds each, or fewer above 16 KiB.
+    /// Returns crawls, newest first, with up to 100 seeds and up to 16 KiB of seeds each.
     pub async fn list(
         self,
         filter: &CrawlFilter<'_>,
@@ -241,7 +241,7 @@ impl Crawls<'_> {
         Ok(lock_crawl(conn, crawl).await?.collection_id)
     }
 
-    /// Returns the crawl's state as this transaction sees it; `None` if it is gone.
+    /// Returns the crawl's state as this transaction sees it. Returns `None` if it was deleted.
     pub async fn state(self, conn: &mut PgConnection, crawl: Uuid) -> Result<Option<CrawlState>, StoreError> {
         let state = "select state from crawls where id = $1";
         Ok(sqlx::query_scalar(state).bind(crawl).fetch_optional(conn).await?)
@@ -263,7 +263,7 @@ impl Crawls<'_> {
         .await?)
     }
 
-    /// Adds numbers of links that a page of the crawl did not follow, by reason.
+    /// Adds numbers of links of a page that the crawl did not follow, by reason.
     pub async fn count_links_left_out(
         self,
         conn: &mut PgConnection,

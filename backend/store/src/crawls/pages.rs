@@ -34,7 +34,7 @@ pub struct NewImageUrl {
 
 /// A new ledger row, whose URL has to be fetched.
 #[derive(Clone, Debug, PartialEq, Eq, sqlx::FromRow)]
-pub struct Admitted {
+pub struct AdmittedUrl {
     pub id: Uuid,
     pub url: String,
     /// Number of links between a seed and the page (0 for images).
@@ -96,7 +96,7 @@ impl Ledgers<'_> {
         crawl: Uuid,
         max_pages: i64,
         pages: &[NewPage],
-    ) -> Result<Vec<Admitted>, StoreError> {
+    ) -> Result<Vec<AdmittedUrl>, StoreError> {
         if pages.is_empty() {
             return Ok(Vec::new());
         }
@@ -110,14 +110,14 @@ impl Ledgers<'_> {
             }
         }
         let rows: Vec<AdmittedRow> = sqlx::query_as(
-            "with fresh as (
+            "with new_urls as (
                  select n.* from unnest($2::uuid[], $3::text[], $4::uuid[], $5::int[]) as n (id, url, url_hash, depth)
                  where not exists (select 1 from pages p where p.crawl_id = $1 and p.url_hash = n.url_hash)),
              added as (
                  insert into pages (id, crawl_id, url, url_hash, depth)
-                 select id, $1, url, url_hash, depth from fresh order by id limit $6
+                 select id, $1, url, url_hash, depth from new_urls order by id limit $6
                  returning id, url, depth)
-             select a.*, c.fresh from (select count(*) as fresh from fresh) c left join added a on true",
+             select a.*, c.new_count from (select count(*) as new_count from new_urls) c left join added a on true",
         )
         .bind(crawl)
         .bind(&new_rows.ids)
@@ -139,7 +139,7 @@ impl Ledgers<'_> {
         crawl: Uuid,
         max_images: i64,
         images: &[NewImageUrl],
-    ) -> Result<Vec<Admitted>, StoreError> {
+    ) -> Result<Vec<AdmittedUrl>, StoreError> {
         if images.is_empty() {
             return Ok(Vec::new());
         }
@@ -150,14 +150,14 @@ impl Ledgers<'_> {
             new_rows.push(&mut seen_hashes, &image.url);
         }
         let rows: Vec<AdmittedRow> = sqlx::query_as(
-            "with fresh as (
+            "with new_urls as (
                  select n.* from unnest($2::uuid[], $3::text[], $4::uuid[]) as n (id, url, url_hash)
                  where not exists (select 1 from image_urls u where u.crawl_id = $1 and u.url_hash = n.url_hash)),
              added as (
                  insert into image_urls (id, crawl_id, url, url_hash)
-                 select id, $1, url, url_hash from fresh order by id limit $5
+                 select id, $1, url, url_hash from new_urls order by id limit $5
                  returning id, url, 0 as depth)
-             select a.*, c.fresh from (select count(*) as fresh from fresh) c left join added a on true",
+             select a.*, c.new_count from (select count(*) as new_count from new_urls) c left join added a on true",
         )
         .bind(crawl)
         .bind(&new_rows.ids)
@@ -196,11 +196,11 @@ impl Ledgers<'_> {
         // links. Otherwise it could deadlock with a cancellation, which locks the crawl's row and
         // then all page rows.
         sqlx::query(
-            "with held as materialized (
+            "with locked_crawl as materialized (
                  select c.id from crawls c join pages p on p.crawl_id = c.id where p.id = $1 for no key update of c)
              update pages set state = $2, reason = $3, detail = $4, status = $5, final_url = $6, title = $7,
                     etag = $8, last_modified = $9, finished_at = now()
-             from held where pages.id = $1 and pages.crawl_id = held.id and pages.state = 'queued'",
+             from locked_crawl where pages.id = $1 and pages.crawl_id = locked_crawl.id and pages.state = 'queued'",
         )
         .bind(page)
         .bind(result.state)
@@ -281,7 +281,7 @@ impl Ledgers<'_> {
 
     /// Records that a redirect led from an image URL to another URL, in its row and in the sources
     /// recorded so far.
-    pub async fn record_moved_image(
+    pub async fn record_image_redirect(
         self,
         conn: &mut PgConnection,
         image_url: Uuid,
@@ -336,14 +336,14 @@ pub(crate) async fn lock_crawl(conn: &mut PgConnection, crawl: Uuid) -> Result<L
     .ok_or_else(|| StoreError::not_found("crawl", crawl))
 }
 
-/// A row that was added, with the number of addresses that were new to the crawl. If no row was
-/// added, one row contains only this number.
+/// An added row, with the number of addresses that were new to the crawl. If no row was added, one
+/// row contains only this number.
 #[derive(sqlx::FromRow)]
 struct AdmittedRow {
     id: Option<Uuid>,
     url: Option<String>,
     depth: Option<i32>,
-    fresh: i64,
+    new_count: i64,
 }
 
 const COUNT_PAGES: &str = "
@@ -356,15 +356,15 @@ update crawls set images_admitted = images_admitted + $2, images_over_limit = im
 async fn count_admitted(
     conn: &mut PgConnection,
     crawl: Uuid,
-    count: &'static str,
+    statement: &'static str,
     rows: Vec<AdmittedRow>,
-) -> Result<Vec<Admitted>, StoreError> {
-    let fresh = rows.first().map_or(0, |row| row.fresh);
-    let to_admitted = |row: AdmittedRow| Some(Admitted { id: row.id?, url: row.url?, depth: row.depth? });
-    let mut admitted: Vec<Admitted> = rows.into_iter().filter_map(to_admitted).collect();
-    let (added, over_limit) = (admitted.len() as i64, fresh - admitted.len() as i64);
+) -> Result<Vec<AdmittedUrl>, StoreError> {
+    let new_count = rows.first().map_or(0, |row| row.new_count);
+    let to_admitted = |row: AdmittedRow| Some(AdmittedUrl { id: row.id?, url: row.url?, depth: row.depth? });
+    let mut admitted: Vec<AdmittedUrl> = rows.into_iter().filter_map(to_admitted).collect();
+    let (added, over_limit) = (admitted.len() as i64, new_count - admitted.len() as i64);
     if added > 0 || over_limit > 0 {
-        sqlx::query(count).bind(crawl).bind(added).bind(over_limit).execute(conn).await?;
+        sqlx::query(statement).bind(crawl).bind(added).bind(over_limit).execute(conn).await?;
     }
     // The ids were generated in input order, and UUIDv7 values of one process are ordered.
     admitted.sort_by_key(|row| row.id);
@@ -396,9 +396,9 @@ async fn record_sightings(
              where crawl_id = $1 and url_hash = any($3) and state <> 'suppressed' and url <> 'erased:' || id
              order by id for share)
          insert into image_sources (image_id, image_url_id, crawl_id, page_url, page_hash, image_url, alt, final_hash, page_asked_hash)
-         select u.image_id, u.id, $1, n.page_url, n.page_hash, n.url, n.alt, u.final_hash, n.asked_hash
+         select u.image_id, u.id, $1, n.page_url, n.page_hash, n.url, n.alt, u.final_hash, n.requested_hash
          from unnest($2::text[], $3::uuid[], $4::text[], $5::uuid[], $6::text[], $7::uuid[])
-              with ordinality as n (url, url_hash, page_url, page_hash, alt, asked_hash, position)
+              with ordinality as n (url, url_hash, page_url, page_hash, alt, requested_hash, position)
          join ledger u using (url_hash)
          order by n.position
          on conflict (image_url_id, page_hash) do nothing",

@@ -1,4 +1,4 @@
-//! What every deletion has in common: tombstones, and the work that remains for its caller.
+//! Shared parts of all deletions: tombstones, and the remaining work of the caller.
 use crate::StoreError;
 use sqlx::PgConnection;
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ impl LedgerJobs {
 
 /// The remaining work for the caller of a deletion.
 #[derive(Clone, Debug, Default)]
-pub struct CarriedOut {
+pub struct ErasureOutcome {
     /// Blobs to delete after the commit.
     pub blobs: Vec<String>,
     /// Jobs whose records contain an erased URL. Clear these records in the same transaction.
@@ -32,7 +32,7 @@ pub struct CarriedOut {
 }
 
 /// Sets tombstones for the rows that this transaction deletes, and for replaced smaller versions of
-/// `images`. `images` are the images that lose a face or are deleted. Call it before that.
+/// `images`. `images` are the images that lose a face or are deleted. Call it before the deletion.
 pub(crate) async fn set_tombstones(
     conn: &mut PgConnection,
     ids: &[Uuid],
@@ -40,7 +40,7 @@ pub(crate) async fn set_tombstones(
 ) -> Result<(), StoreError> {
     sqlx::query(
         "insert into tombstones (digest)
-         select sha256(uuid_send(id)) from unnest($1::uuid[]) as gone (id)
+         select sha256(uuid_send(id)) from unnest($1::uuid[]) as deleted (id)
          union select digest from superseded_images where image_id = any($2)
          on conflict do nothing",
     )

@@ -214,10 +214,10 @@ fn parse_version(version: &str) -> (u32, u32, u32) {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// No row (of the collection) has this id or name.
-    #[error("there is no {what} {id}")]
+    #[error("there is no {resource} {id}")]
     NotFound {
-        /// What was looked up, such as `face` or `image`.
-        what: &'static str,
+        /// Kind of the resource, such as `face` or `image`.
+        resource: &'static str,
         /// The id or name in the call.
         id: String,
     },
@@ -252,8 +252,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    pub(crate) fn not_found(what: &'static str, id: impl ToString) -> Self {
-        Self::NotFound { what, id: id.to_string() }
+    pub(crate) fn not_found(resource: &'static str, id: impl ToString) -> Self {
+        Self::NotFound { resource, id: id.to_string() }
     }
 }
 

@@ -3,10 +3,10 @@
 //! A program may run on a newer schema than its own, so that a service can be upgraded process by
 //! process. A migration that older programs cannot work with contains the line
 //! [`STOPS_OLDER_PROGRAMS`]. Before such a migration runs, its version is written to the table
-//! `required_schema`. Programs that do not know that version claim no further jobs, exit, and
+//! `required_schema`. Programs that do not support that version claim no further jobs, exit, and
 //! refuse to start.
 //!
-//! Every process holds a shared advisory lock from its start to its end ([`SchemaUse`]). A
+//! Every process holds a shared advisory lock from its start to its end ([`SchemaLock`]). A
 //! migration that stops older programs acquires it exclusively, so it waits until they end.
 use crate::StoreError;
 use crate::db::transient::Cause;
@@ -23,9 +23,9 @@ static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
 pub const STOPS_OLDER_PROGRAMS: &str = "-- Stops older programs.";
 
 /// Advisory lock of the process that migrates.
-const MIGRATING: i64 = 0x0066_6163_6501;
+const MIGRATION_LOCK: i64 = 0x0066_6163_6501;
 /// Advisory lock that every process of the program holds in shared mode.
-const RUNNING: i64 = 0x0066_6163_6502;
+const PROCESS_LOCK: i64 = 0x0066_6163_6502;
 
 /// Time between two reads of the required version by a running program.
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
@@ -40,40 +40,40 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// The error code of a lock that was not acquired in time.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
-/// What happens if a migration stops older programs.
+/// Decides what a migration does with running programs that it would stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OlderPrograms {
-    /// It stops them and waits for them.
+pub enum OlderProgramPolicy {
+    /// Stops them and waits until they end.
     Stop,
-    /// It fails. A short command must not stop a service.
-    Keep,
+    /// Fails the migration. A short command must not stop a service.
+    FailMigration,
 }
 
 #[must_use = "the lock of the schema ends when the value is dropped"]
-pub struct Migrated {
+pub struct MigrationResult {
     /// Number of migrations that ran. It is 0 if the schema is newer than this program.
-    pub ran: usize,
-    /// The use of the schema. Keep it as long as the process uses the database.
-    pub schema: SchemaUse,
+    pub migration_count: usize,
+    /// Hold this lock as long as the process uses the database.
+    pub schema: SchemaLock,
 }
 
 /// A connection whose lock prevents migrations that this program cannot work with.
 #[must_use = "the lock ends when the value is dropped"]
-pub struct SchemaUse {
+pub struct SchemaLock {
     conn: PgConnection,
     options: PgConnectOptions,
-    /// The newest schema version that the program knows.
+    /// The newest schema version that the program supports.
     known: i64,
 }
 
-impl SchemaUse {
-    /// Returns when a newer program requires a schema version that this program does not know. The
-    /// result is the error to report. If the connection breaks, a new one is opened.
-    pub async fn superseded(&mut self) -> StoreError {
+impl SchemaLock {
+    /// Waits until a newer program requires a schema version that this program does not know, and
+    /// returns the error to report. If the connection breaks, a new one is opened.
+    pub async fn wait_until_superseded(&mut self) -> StoreError {
         let mut log = LogLimit::default();
-        let mut locked = true;
+        let mut is_locked = true;
         loop {
-            match tokio::time::timeout(WATCH_TIMEOUT, self.watch(&mut locked)).await {
+            match tokio::time::timeout(WATCH_TIMEOUT, self.check_once(&mut is_locked)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error @ StoreError::Unsupported(_))) => return error,
                 failed => {
@@ -83,7 +83,7 @@ impl SchemaUse {
                         tracing::warn!(error, "cannot read the required schema version; trying again");
                     }
                     if let Ok(Ok(conn)) = tokio::time::timeout(WATCH_TIMEOUT, connect(&self.options)).await {
-                        (self.conn, locked) = (conn, false);
+                        (self.conn, is_locked) = (conn, false);
                     }
                 }
             }
@@ -91,16 +91,16 @@ impl SchemaUse {
         }
     }
 
-    /// Ends the use, and waits until the connection is closed.
-    pub async fn end(self) -> Result<(), StoreError> {
+    /// Releases the lock, and waits until the connection is closed.
+    pub async fn release(self) -> Result<(), StoreError> {
         Ok(self.conn.close().await?)
     }
 
-    /// Checks the required version once. Acquires the lock again if the connection is new. A newer
-    /// program holds it while it migrates.
-    async fn watch(&mut self, locked: &mut bool) -> Result<(), StoreError> {
-        if !*locked {
-            *locked = try_lock_shared(&mut self.conn, RUNNING).await?;
+    /// Checks the required version once. If the connection is new, acquires the lock again. A newer
+    /// program holds this lock exclusively while it migrates.
+    async fn check_once(&mut self, is_locked: &mut bool) -> Result<(), StoreError> {
+        if !*is_locked {
+            *is_locked = try_lock_shared(&mut self.conn, PROCESS_LOCK).await?;
         }
         check_required(required_version(&mut self.conn).await?, self.known)
     }
@@ -111,22 +111,23 @@ impl SchemaUse {
 pub struct Schema<'a>(pub(crate) &'a PgPool);
 
 impl Schema<'_> {
-    /// Migrates the schema. One process at a time does so. A migration that stops older programs
-    /// waits at most ten minutes for them. With `OlderPrograms::Keep`, it fails instead.
+    /// Migrates the schema, in one process at a time. A migration that stops older programs waits
+    /// at most ten minutes for them. With `OlderProgramPolicy::FailMigration`, it fails instead.
     ///
     /// # Errors
     /// Fails with `Unsupported` if this program is too old for the schema, or if older programs do
-    /// not end or must be kept; with `Migrate` if a migration fails. A failed one leaves no trace.
-    pub async fn migrate(self, older: OlderPrograms) -> Result<Migrated, StoreError> {
-        self.migrate_to(&MIGRATIONS, older).await
+    /// not end or must not be stopped. Fails with `Migrate` if a migration fails; a failed
+    /// migration is rolled back.
+    pub async fn migrate(self, policy: OlderProgramPolicy) -> Result<MigrationResult, StoreError> {
+        self.migrate_to(&MIGRATIONS, policy).await
     }
 
     /// Works like [`Self::migrate`], with the migrations of another version (for tests).
     pub async fn migrate_to(
         self,
         migrations: &Migrator,
-        older: OlderPrograms,
-    ) -> Result<Migrated, StoreError> {
+        policy: OlderProgramPolicy,
+    ) -> Result<MigrationResult, StoreError> {
         // Statement logging is off. On a slow disk, each migration would be logged as a slow
         // statement, with its whole text.
         let options = self.0.connect_options().as_ref().clone().disable_statement_logging();
@@ -137,7 +138,7 @@ impl Schema<'_> {
         conn.ensure_migrations_table(table).await?;
         let applied = conn.list_applied_migrations(table).await?;
         let newest = newest_applied(&applied);
-        let (mut ran, mut stopped) = (0, false);
+        let (mut migration_count, mut stopped) = (0, false);
         if newest > known {
             check_required(required_version(&mut conn).await?, known)?;
             tracing::warn!(
@@ -146,16 +147,16 @@ impl Schema<'_> {
                 "the schema is newer than this program, which may run on it"
             );
         } else {
-            stopped = upgrade(&mut conn, migrations, &applied, older).await?;
-            ran = conn.list_applied_migrations(table).await?.len() - applied.len();
+            stopped = upgrade(&mut conn, migrations, &applied, policy).await?;
+            migration_count = conn.list_applied_migrations(table).await?.len() - applied.len();
         }
         // No other process holds this lock exclusively, because this one holds the other lock.
-        sqlx::query("select pg_advisory_lock_shared($1)").bind(RUNNING).execute(&mut conn).await?;
+        sqlx::query("select pg_advisory_lock_shared($1)").bind(PROCESS_LOCK).execute(&mut conn).await?;
         if stopped {
-            unlock(&mut conn, RUNNING).await?;
+            unlock(&mut conn, PROCESS_LOCK).await?;
         }
-        unlock(&mut conn, MIGRATING).await?;
-        Ok(Migrated { ran, schema: SchemaUse { conn, options, known } })
+        unlock(&mut conn, MIGRATION_LOCK).await?;
+        Ok(MigrationResult { migration_count, schema: SchemaLock { conn, options, known } })
     }
 
     /// Returns `true` if the database has a schema of this program, of any version.
@@ -172,10 +173,10 @@ impl Schema<'_> {
     /// # Errors
     /// Fails with `Unsupported` if the schema has a different version, or if a newer program is
     /// changing it.
-    pub async fn check(self) -> Result<SchemaUse, StoreError> {
+    pub async fn check(self) -> Result<SchemaLock, StoreError> {
         let options = self.0.connect_options().as_ref().clone();
         let mut conn = connect(&options).await?;
-        let acquired = try_lock_shared(&mut conn, RUNNING).await?;
+        let acquired = try_lock_shared(&mut conn, PROCESS_LOCK).await?;
         let exists = self.exists().await?;
         let applied =
             if exists { conn.list_applied_migrations(&MIGRATIONS.table_name).await? } else { Vec::new() };
@@ -187,7 +188,7 @@ impl Schema<'_> {
         }
         let (applied, expected) = (applied.len(), MIGRATIONS.iter().count());
         if applied == expected {
-            return Ok(SchemaUse { conn, options, known });
+            return Ok(SchemaLock { conn, options, known });
         }
         Err(StoreError::Unsupported(format!(
             "the database has {applied} of the {expected} migrations of this program: run `facecrawl migrate`"
@@ -195,7 +196,7 @@ impl Schema<'_> {
     }
 }
 
-/// Returns the newest schema version that this program knows: the number of its last migration.
+/// Returns the newest schema version that this program supports: the number of its last migration.
 pub fn version() -> i64 {
     newest_version(MIGRATIONS.iter())
 }
@@ -272,10 +273,11 @@ async fn unlock(conn: &mut PgConnection, key: i64) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Waits until no other process migrates. Fails if the other process stops this program.
+/// Waits until no other process migrates. Fails if the migration of another process stops this
+/// program.
 async fn acquire_migration_lock(conn: &mut PgConnection, known: i64) -> Result<(), StoreError> {
     let mut log = LogLimit::default();
-    while !try_lock(conn, MIGRATING).await? {
+    while !try_lock(conn, MIGRATION_LOCK).await? {
         check_required(required_version(conn).await?, known)?;
         if log.is_due() {
             tracing::info!("waiting for another process that migrates the database");
@@ -288,19 +290,19 @@ async fn acquire_migration_lock(conn: &mut PgConnection, known: i64) -> Result<(
 /// Runs the pending migrations. The caller holds the migration lock. Returns whether older programs
 /// were stopped; this connection then holds their lock exclusively.
 ///
-/// The required version is computed from the migrations and not from the stored one, which may come
-/// from an upgrade that was interrupted.
+/// The required version is computed from the migrations, because the stored one may come from an
+/// interrupted upgrade.
 async fn upgrade(
     conn: &mut PgConnection,
     migrations: &Migrator,
     applied: &[AppliedMigration],
-    older: OlderPrograms,
+    policy: OlderProgramPolicy,
 ) -> Result<bool, StoreError> {
-    // Before older programs are stopped.
+    // This check must run before older programs are stopped.
     check_applied(migrations, applied)?;
     let required = newest_version(migrations.iter().filter(|migration| stops_older_programs(migration)));
     let must_stop = required > newest_applied(applied) && !applied.is_empty();
-    if must_stop && older == OlderPrograms::Keep {
+    if must_stop && policy == OlderProgramPolicy::FailMigration {
         return Err(StoreError::Unsupported(format!(
             "migration {required} stops processes of older versions of facecrawl: stop them, then run `facecrawl migrate` or start the service with this version"
         )));
@@ -316,7 +318,7 @@ async fn upgrade(
                 .await?;
         }
         run_pending(migrations, conn).await?;
-        // The table exists only now if the database was empty.
+        // If the database was empty, the migrations have just created the table.
         store_required(conn, required).await
     };
     let migration = migration.await;
@@ -363,10 +365,10 @@ async fn store_required(conn: &mut PgConnection, required: i64) -> Result<(), St
     Ok(())
 }
 
-/// Waits until no other process uses the database, and acquires their lock exclusively.
+/// Waits until no other process uses the database, and holds the process lock exclusively.
 async fn wait_for_older_programs(conn: &mut PgConnection) -> Result<(), StoreError> {
     let (started, mut log) = (Instant::now(), LogLimit::default());
-    while !try_lock(conn, RUNNING).await? {
+    while !try_lock(conn, PROCESS_LOCK).await? {
         if started.elapsed() >= WAIT_LIMIT {
             return Err(StoreError::Unsupported(format!(
                 "processes of an older version of facecrawl still run after {} minutes: stop them, then start this version again",

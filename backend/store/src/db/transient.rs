@@ -1,6 +1,6 @@
 //! Classifies transient errors of the database and retries calls that failed with one.
 //!
-//! A call may be retried if it leaves no trace when it fails. Such calls are reads, single writes
+//! A call may be retried if it has no effect when it fails. Such calls are reads, single writes
 //! that can be repeated without harm, and whole transactions from
 //! [`Store::begin`](crate::Store::begin) to [`Tx::commit`](crate::Tx::commit). A commit without a
 //! response is [`StoreError::CommitUnknown`]. It is not transient, because the change may have been

@@ -1,4 +1,4 @@
-//! Values in the form in which they are stored: URLs and their hashes, free text, codes, boxes,
+//! Converts values to and from their stored form: URLs and their hashes, free text, boxes,
 //! embeddings.
 use crate::StoreError;
 use half::f16;
@@ -69,20 +69,20 @@ impl NewRows {
     }
 }
 
-pub(crate) fn check_one_of(what: &str, value: &str, allowed: &[&str]) -> Result<(), StoreError> {
+pub(crate) fn check_one_of(field: &str, value: &str, allowed: &[&str]) -> Result<(), StoreError> {
     if allowed.contains(&value) {
         return Ok(());
     }
-    Err(StoreError::Invalid(format!("{value:?} is not a valid {what}; allowed: {}", allowed.join(", "))))
+    Err(StoreError::Invalid(format!("{value:?} is not a valid {field}; allowed: {}", allowed.join(", "))))
 }
 
 /// Returns the numbers of a box: x, y, width, height.
 pub(crate) fn to_box(numbers: &[f32]) -> [f32; 4] {
-    std::array::from_fn(|at| numbers.get(at).copied().unwrap_or_default())
+    std::array::from_fn(|index| numbers.get(index).copied().unwrap_or_default())
 }
 
-/// Returns the column `bbox` of a face as fractions of the image, which the columns `width` and
-/// `height` describe.
+/// Returns the column `bbox` of a face as fractions of the image. The columns `width` and `height`
+/// contain the image size.
 pub(crate) fn region(row: &PgRow) -> Result<[f32; 4], sqlx::Error> {
     let [x, y, w, h] = to_box(&row.try_get::<Vec<f32>, _>("bbox")?);
     let side = |column| Ok::<f32, sqlx::Error>(row.try_get::<i32, _>(column)?.max(1) as f32);
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn url_hashes_differ_and_clipped_text_is_storable() {
+    fn url_hashes_differ_and_truncated_text_is_storable() {
         assert_eq!(page_hash(None), Uuid::nil());
         assert_ne!(url_hash("http://a/"), url_hash("http://a/b"));
         // printf abc | sha256sum

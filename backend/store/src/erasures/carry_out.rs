@@ -6,7 +6,7 @@
 use super::{Plan, PlannedFace};
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
-use crate::db::deletions::{CarriedOut, LedgerJobs, set_tombstones};
+use crate::db::deletions::{ErasureOutcome, LedgerJobs, set_tombstones};
 use crate::db::values::to_box;
 use crate::erasures::traces::Traces;
 use crate::faces::CROP_MARGIN;
@@ -18,13 +18,13 @@ use std::collections::{BTreeMap, HashSet};
 use uuid::Uuid;
 
 /// Number of images that one statement deletes, with all dependent rows.
-const IMAGES: usize = 1_000;
+const IMAGES_PER_STATEMENT: usize = 1_000;
 
 impl Erasures<'_> {
     /// Carries out a plan in the transaction that created it. Also removes the URLs of erased
     /// images, and of videos without remaining faces, from ledger rows and from all other records
     /// of where they were found.
-    pub async fn carry_out(self, conn: &mut PgConnection, plan: &Plan) -> Result<CarriedOut, StoreError> {
+    pub async fn carry_out(self, conn: &mut PgConnection, plan: &Plan) -> Result<ErasureOutcome, StoreError> {
         let faces = plan.faces.iter().map(|face| &face.id);
         let deleted_ids: Vec<Uuid> =
             faces.chain(&plan.images).chain(&plan.subjects).chain(&plan.videos).copied().collect();
@@ -34,7 +34,7 @@ impl Erasures<'_> {
         let mut keys = Vec::new();
         let mut traces = Traces::new(plan.collection);
         let mut videos = Vec::new();
-        for images in plan.images.chunks(IMAGES) {
+        for images in plan.images.chunks(IMAGES_PER_STATEMENT) {
             let query = "select distinct video_id from video_frames where image_id = any($1)";
             let video_ids: Vec<Uuid> = sqlx::query_scalar(query).bind(images).fetch_all(&mut *conn).await?;
             videos.extend(video_ids);
@@ -63,7 +63,7 @@ impl Erasures<'_> {
             .bind(&plan.subjects)
             .execute(&mut *conn)
             .await?;
-        Ok(CarriedOut { blobs: enqueue_blob_deletions(conn, keys).await?, jobs: traces.jobs })
+        Ok(ErasureOutcome { blobs: enqueue_blob_deletions(conn, keys).await?, jobs: traces.jobs })
     }
 }
 
@@ -80,7 +80,7 @@ async fn erase_faces(
             .fetch_all(&mut *conn)
             .await?;
     let mut keys: Vec<Option<String>> = blob_keys.into_iter().flat_map(|(chip, crop)| [chip, crop]).collect();
-    keys.extend(erase_in_neighbours(conn, image, faces).await?);
+    keys.extend(erase_from_neighbours(conn, image, faces).await?);
     let thumbnail: Option<String> = sqlx::query_scalar("select thumbnail_key from images where id = $1")
         .bind(image)
         .fetch_one(&mut *conn)
@@ -96,10 +96,10 @@ async fn erase_faces(
     Ok(keys.into_iter().flatten().collect())
 }
 
-/// Removes those crops and chips of the remaining faces that contain a part of an erased face, and
-/// returns their keys. The service cannot cut them again, because it does not keep originals. A
-/// face without its chip keeps its embedding.
-async fn erase_in_neighbours(
+/// Removes the crops and chips of remaining faces that contain a part of an erased face, and
+/// returns their keys. They cannot be recreated, because original images are not kept. A face
+/// without its chip keeps its embedding.
+async fn erase_from_neighbours(
     conn: &mut PgConnection,
     image: Uuid,
     faces: &[&PlannedFace],
@@ -142,20 +142,20 @@ struct Neighbour {
 /// Returns `true` if the crop of the box `face` contains a part of the box `erased`.
 fn crop_contains(face: [f32; 4], erased: [f32; 4]) -> bool {
     let border = CROP_MARGIN * face[2].max(face[3]) + 1.0;
-    let is_apart = |at: usize| {
-        let (low, high) = (face[at] - border, face[at] + face[at + 2] + border);
-        erased[at] >= high || erased[at] + erased[at + 2] <= low
+    let is_disjoint = |axis: usize| {
+        let (low, high) = (face[axis] - border, face[axis] + face[axis + 2] + border);
+        erased[axis] >= high || erased[axis] + erased[axis + 2] <= low
     };
-    !is_apart(0) && !is_apart(1)
+    !is_disjoint(0) && !is_disjoint(1)
 }
 
 /// Landmark positions in a chip.
 const TEMPLATE: [[f64; 2]; 5] =
     [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655], [70.7299, 92.2041]];
-const SIDE: f64 = 112.0;
+const CHIP_SIDE: f64 = 112.0;
 /// Margin, in pixels of the image, from which interpolation can add pixels to the edge of a chip,
 /// even if the image was upscaled first.
-const BORDER: f64 = 4.0;
+const INTERPOLATION_MARGIN: f64 = 4.0;
 
 /// Returns `true` if the chip of a face with these landmarks may contain a part of `erased`.
 /// `landmarks` are x, y pairs; `erased` is a box: x, y, width, height. Also returns `true` if no
@@ -163,7 +163,10 @@ const BORDER: f64 = 4.0;
 fn chip_contains(landmarks: &[f32], erased: [f32; 4]) -> bool {
     let Some([left, top, right, bottom]) = footprint(landmarks) else { return true };
     let [x, y, width, height] = erased.map(f64::from);
-    x < right + BORDER && x + width > left - BORDER && y < bottom + BORDER && y + height > top - BORDER
+    x < right + INTERPOLATION_MARGIN
+        && x + width > left - INTERPOLATION_MARGIN
+        && y < bottom + INTERPOLATION_MARGIN
+        && y + height > top - INTERPOLATION_MARGIN
 }
 
 /// Returns the bounding box of a chip: left, top, right, bottom in pixels of the image.
@@ -185,7 +188,7 @@ fn footprint(landmarks: &[f32]) -> Option<[f64; 4]> {
     if from.len() != 5 || !square.is_finite() || square < 1e-12 {
         return None;
     }
-    let corners = [[0.0, 0.0], [SIDE, 0.0], [0.0, SIDE], [SIDE, SIDE]].map(|[u, v]| {
+    let corners = [[0.0, 0.0], [CHIP_SIDE, 0.0], [0.0, CHIP_SIDE], [CHIP_SIDE, CHIP_SIDE]].map(|[u, v]| {
         let (du, dv) = (u - tx, v - ty);
         [fx + (a * du + b * dv) / square, fy + (a * dv - b * du) / square]
     });
@@ -194,8 +197,8 @@ fn footprint(landmarks: &[f32]) -> Option<[f64; 4]> {
     Some([min(0), min(1), max(0), max(1)])
 }
 
-/// Returns those of the videos that have ended and have no frames any more, and the videos of the
-/// same files, which have the same addresses.
+/// Returns the ended videos that have no frames left, and the videos of the same files, which have
+/// the same addresses.
 async fn without_frames(conn: &mut PgConnection, videos: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
     Ok(sqlx::query_scalar(
         "with empty as (
@@ -254,7 +257,7 @@ impl Erasures<'_> {
             videos = rows_with_tombstones(conn, "videos", collection).await?;
             images.extend(frames_of(conn, &videos).await?);
         }
-        // The erasure of an image also erases the address of its row, so later calls find the rest.
+        // The erasure of an image also erases the address of its row, so addresses come last.
         let mut addresses = Vec::new();
         if images.is_empty() {
             for table in ["pages", "image_urls"] {
@@ -265,7 +268,7 @@ impl Erasures<'_> {
         plan.addresses.clone_from(&addresses);
         let (faces, images) = (plan.faces.len() as u64, plan.images.len() as u64);
         let (subjects, videos) = (plan.subjects.len() as u64, plan.videos.len() as u64);
-        let CarriedOut { blobs, jobs } = self.carry_out(conn, &plan).await?;
+        let ErasureOutcome { blobs, jobs } = self.carry_out(conn, &plan).await?;
         let addresses = addresses.len() as u64;
         Ok(RepeatedErasure { faces, images, subjects, videos, addresses, blobs, jobs })
     }
@@ -316,7 +319,10 @@ mod tests {
             assert_eq!(chip_contains(&landmarks, [x, 100.0, 50.0, 50.0]), shown, "{x}");
         }
         assert!(!chip_contains(&landmarks, [200.0, 280.0, 50.0, 50.0]));
-        assert!(chip_contains(&[1.0; 10], [900.0, 900.0, 5.0, 5.0]), "degenerate landmarks count as shown");
+        assert!(
+            chip_contains(&[1.0; 10], [900.0, 900.0, 5.0, 5.0]),
+            "a chip with degenerate landmarks may contain any box"
+        );
         assert!(chip_contains(&[], [900.0, 900.0, 5.0, 5.0]));
     }
 }

@@ -1,5 +1,5 @@
-//! The deletion log: what was deleted, what is suppressed, and which keys were revoked. It must
-//! survive the loss of the database, and it takes precedence over backups of the database.
+//! The deletion log contains deletions, suppressions and revoked keys. It must survive the loss of
+//! the database, and it takes precedence over backups of the database.
 //!
 //! The log consists of lines of JSON. It is always complete and it is small, so it can be written
 //! often and stored separately from the backups. It contains ids, hashes and sketches, but no
@@ -32,7 +32,7 @@ pub enum Entry {
     RevokedKey(Value),
 }
 
-const DELETIONS: &str = "
+const SELECT_ENTRIES: &str = "
     select jsonb_build_object('what', 'embedding_model', 'row', jsonb_build_object(
                'identity', identity, 'name', name, 'dimensions', dimensions))::text from embedding_models
     union all select jsonb_build_object('what', 'erasure', 'row', to_jsonb(e))::text from erasures e
@@ -46,10 +46,10 @@ const DELETIONS: &str = "
 /// Statements that import a batch of each kind; `$1` is an array of rows. Erasures are imported
 /// before the suppressions that refer to them. Rows of collections that the backup does not contain
 /// are omitted.
-const ERASURES: &str = "
+const IMPORT_ERASURES: &str = "
     insert into erasures select r.* from jsonb_populate_recordset(null::erasures, $1) r join collections c on c.id = r.collection_id
     on conflict (id) do update set lifted_at = coalesce(erasures.lifted_at, excluded.lifted_at)";
-const SUPPRESSIONS: &str = "
+const IMPORT_SUPPRESSIONS: &str = "
     insert into suppressions (id, collection_id, erasure_id, sha256, phash, dhash, ahash, region, url_hash, sketch, sketch_key, model_id,
                               reason, created_at, at_us, whole_image)
     select s.id, s.collection_id, (select id from erasures where id = s.erasure_id), s.sha256, s.phash, s.dhash, s.ahash, s.region,
@@ -57,9 +57,9 @@ const SUPPRESSIONS: &str = "
            coalesce(s.whole_image, false)
     from jsonb_array_elements($1) entry, jsonb_populate_record(null::suppressions, entry) s join collections c on c.id = s.collection_id
     on conflict (id) do nothing";
-const TOMBSTONES: &str = "
+const IMPORT_TOMBSTONES: &str = "
     insert into tombstones select * from jsonb_populate_recordset(null::tombstones, $1) on conflict (digest) do nothing";
-const REVOKED_KEYS: &str = "
+const IMPORT_REVOKED_KEYS: &str = "
     update api_keys k set revoked_at = r.revoked_at from jsonb_populate_recordset(null::api_keys, $1) r
     where k.id = r.id and k.revoked_at is null";
 
@@ -75,7 +75,7 @@ impl Erasures<'_> {
         let mut tx = self.0.begin().await?;
         let to_store_error = |error: sqlx::Error| StoreError::from(error);
         sqlx::query("set local statement_timeout = 0").execute(tx.conn()).await.map_err(to_store_error)?;
-        let mut lines = sqlx::query_scalar(DELETIONS).fetch(tx.conn());
+        let mut lines = sqlx::query_scalar(SELECT_ENTRIES).fetch(tx.conn());
         while let Some(line) = lines.try_next().await.map_err(to_store_error)? {
             let line: String = line;
             write_line(&line)?;
@@ -104,10 +104,10 @@ impl Erasures<'_> {
             }
         }
         let mut tx = self.0.begin().await?;
-        import_rows(tx.conn(), ERASURES, erasures).await?;
-        import_rows(tx.conn(), SUPPRESSIONS, suppressions).await?;
-        import_rows(tx.conn(), TOMBSTONES, tombstones).await?;
-        import_rows(tx.conn(), REVOKED_KEYS, keys).await?;
+        import_rows(tx.conn(), IMPORT_ERASURES, erasures).await?;
+        import_rows(tx.conn(), IMPORT_SUPPRESSIONS, suppressions).await?;
+        import_rows(tx.conn(), IMPORT_TOMBSTONES, tombstones).await?;
+        import_rows(tx.conn(), IMPORT_REVOKED_KEYS, keys).await?;
         // Webhook secrets that were replaced after the backup must no longer sign messages.
         sqlx::query(
             "delete from webhook_secrets w using tombstones t where t.digest = sha256(uuid_send(w.id))",

@@ -1,7 +1,7 @@
-//! Erasures delete what is stored about a person or from a URL, except what suppresses it.
+//! Erasures delete the stored data about a person or from a URL, except its suppressions.
 //!
 //! An erasure is planned and carried out in one transaction, under the collection's suppression
-//! lock, so that no image can be added in between.
+//! lock, so that no image can be added before the commit.
 //!
 //! The erasure of a face also deletes its crop and chip, and the thumbnail of its image. It deletes
 //! the crops and chips of other faces if they contain a part of the erased face. An erasure deletes
@@ -14,7 +14,7 @@ mod suppressed;
 pub mod suppressions;
 mod traces;
 use crate::StoreError;
-pub use crate::db::deletions::CarriedOut;
+pub use crate::db::deletions::ErasureOutcome;
 use crate::db::values::{floats, halfvec, region};
 use crate::index::{AllSimilar, FaceIndex, ROUNDING};
 use crate::store::Erasures;

@@ -1,4 +1,4 @@
-//! Plans an erasure: what it deletes and which suppressions it needs.
+//! Plans an erasure: finds the data to delete and the required suppressions.
 use super::Target;
 use crate::StoreError;
 use crate::db::values::{check_embedding, to_box, url_hashes, without_nul};
@@ -14,9 +14,9 @@ use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
 
 /// Number of images whose rows and faces one step of a plan reads.
-const IMAGES: usize = 1_000;
+const IMAGES_PER_STEP: usize = 1_000;
 
-/// Describes a face to be erased. It has no embedding, because a plan can have a million faces.
+/// A face to be erased. It has no embedding, because a plan can have a million faces.
 #[derive(Clone, Debug)]
 pub struct PlannedFace {
     pub id: Uuid,
@@ -25,7 +25,7 @@ pub struct PlannedFace {
     pub similarity: Option<f32>,
     /// Whether the request itself covers this face. `false` for faces that are erased only because
     /// their image is.
-    pub named: bool,
+    pub is_requested: bool,
     pub(super) bbox: [f32; 4],
 }
 
@@ -55,7 +55,7 @@ impl FromRow<'_, PgRow> for PlannedFace {
             id: row.try_get("id")?,
             image_id: row.try_get("image_id")?,
             similarity: row.try_get::<Option<f64>, _>("similarity")?.map(|cosine| cosine as f32),
-            named: false,
+            is_requested: false,
             bbox: to_box(&row.try_get::<Vec<f32>, _>("bbox")?),
         })
     }
@@ -78,7 +78,7 @@ struct ImageRow {
 
 impl ImageRow {
     /// Returns the suppression of one face, or of the whole image if `bbox` is `None`. A frame has
-    /// no file that could be found again; its faces are suppressed one by one.
+    /// no file that could be found again, so its faces are suppressed individually.
     fn suppression(&self, bbox: Option<[f32; 4]>) -> Option<Suppression> {
         let (width, height) = (self.width.max(1) as f32, self.height.max(1) as f32);
         let region = bbox.map(|[x, y, w, h]| [x / width, y / height, w / width, h / height]);
@@ -97,7 +97,7 @@ impl ImageRow {
 }
 
 impl Erasures<'_> {
-    /// Finds what the erasure deletes, and locks the images until the transaction ends.
+    /// Finds the data that the erasure deletes, and locks the images until the transaction ends.
     ///
     /// # Errors
     /// Fails with `NotFound` if the face, image or subject is not in the collection, and with
@@ -125,19 +125,19 @@ impl Erasures<'_> {
         if let Target::Url(spellings) = target {
             plan.addresses.extend(spellings.iter().map(|url| without_nul(url)));
         }
-        let named = match target {
+        let requested_images = match target {
             Target::Image(image) => vec![*image],
             Target::Url(_) => {
                 let hashes = AddressHashes::read(conn, collection, &plan.addresses).await?;
                 let AddressHashes { requested, all } = &hashes;
                 let found = videos_at(conn, collection, &plan.addresses, all, requested).await?;
-                plan.videos = same_files(conn, collection, &found).await?;
+                plan.videos = videos_of_same_files(conn, collection, &found).await?;
                 let mut images = images_at(conn, collection, &plan.addresses, &hashes).await?;
                 images.extend(frames_of(conn, &plan.videos).await?);
                 images
             }
             Target::Video(video) => {
-                plan.videos = same_files(conn, collection, &[*video]).await?;
+                plan.videos = videos_of_same_files(conn, collection, &[*video]).await?;
                 if plan.videos.is_empty() {
                     return Err(StoreError::not_found("video", video));
                 }
@@ -175,10 +175,10 @@ impl Erasures<'_> {
         if let (Target::Face(face), true) = (target, faces.is_empty()) {
             return Err(StoreError::not_found("face", face));
         }
-        let faces = with_tracks(conn, collection, &named, faces).await?;
-        let shown = lock_subjects_of(conn, collection, &named, &faces).await?;
-        plan.complete(conn, collection, &named, faces).await?;
-        plan.add_subjects_without_faces(conn, &shown).await?;
+        let faces = add_track_faces(conn, collection, &requested_images, faces).await?;
+        let subjects = lock_subjects_of(conn, collection, &requested_images, &faces).await?;
+        plan.add_affected_images(conn, collection, &requested_images, faces).await?;
+        plan.add_subjects_without_faces(conn, &subjects).await?;
         plan.suppress_files(conn, matches!(target, Target::Video(_))).await?;
         if let (Target::Image(image), true) = (target, plan.images.is_empty()) {
             return Err(StoreError::not_found("image", image));
@@ -199,28 +199,29 @@ impl Plan {
     ) -> Result<Self, StoreError> {
         let faces = faces_where(conn, collection, "f.id = any($2)", faces).await?;
         let mut plan = Self { subjects, collection, ..Self::default() };
-        plan.complete(conn, collection, images, faces).await?;
+        plan.add_affected_images(conn, collection, images, faces).await?;
         Ok(plan)
     }
 
-    /// Locks the requested images and those of the faces, and adds what is deleted with them.
-    async fn complete(
+    /// Locks the requested images and the images of the faces, and adds the data that is deleted
+    /// with them.
+    async fn add_affected_images(
         &mut self,
         conn: &mut PgConnection,
         collection: Uuid,
-        named: &[Uuid],
+        requested_images: &[Uuid],
         faces: Vec<PlannedFace>,
     ) -> Result<(), StoreError> {
         let mut affected: Vec<Uuid> =
-            named.iter().copied().chain(faces.iter().map(|face| face.image_id)).collect();
+            requested_images.iter().copied().chain(faces.iter().map(|face| face.image_id)).collect();
         // All transactions lock images in this order, which prevents deadlocks.
         affected.sort_unstable();
         affected.dedup();
         let requested = Requested {
-            images: named.iter().copied().collect(),
+            images: requested_images.iter().copied().collect(),
             faces: faces.into_iter().map(|face| (face.id, face.similarity)).collect(),
         };
-        for ids in affected.chunks(IMAGES) {
+        for ids in affected.chunks(IMAGES_PER_STEP) {
             let images: Vec<ImageRow> = sqlx::query_as(
                 "select i.id, i.sha256, i.phash, i.dhash, i.ahash, i.width, i.height, v.sha256 as video_sha256, f.at_us
                  from images i left join video_frames f on f.image_id = i.id left join videos v on v.id = f.video_id
@@ -232,14 +233,14 @@ impl Plan {
             .await?;
             let ids: Vec<Uuid> = images.iter().map(|image| image.id).collect();
             let faces_of_images = faces_where(conn, collection, "f.image_id = any($2)", &ids).await?;
-            self.gather(&requested, images, faces_of_images);
+            self.add_images(&requested, images, faces_of_images);
         }
         Ok(())
     }
 
     /// Adds the images to be erased completely, the faces to be erased, and the suppressions of
     /// images. `faces` are the faces of these images.
-    fn gather(&mut self, requested: &Requested, images: Vec<ImageRow>, faces: Vec<PlannedFace>) {
+    fn add_images(&mut self, requested: &Requested, images: Vec<ImageRow>, faces: Vec<PlannedFace>) {
         let mut by_image: HashMap<Uuid, Vec<PlannedFace>> = HashMap::new();
         for face in faces {
             by_image.entry(face.image_id).or_default().push(face);
@@ -259,17 +260,17 @@ impl Plan {
                     self.suppressions.extend(image.suppression(Some(face.bbox)));
                 }
                 if is_whole || similarity.is_some() {
-                    let named = is_requested || similarity.is_some();
-                    self.faces.push(PlannedFace { similarity: similarity.flatten(), named, ..face });
+                    let is_requested = is_requested || similarity.is_some();
+                    self.faces.push(PlannedFace { similarity: similarity.flatten(), is_requested, ..face });
                 }
             }
         }
     }
 }
 
-/// Adds the other faces of the tracks to which the faces and the faces of the images belong: a
-/// track shows one person, and a part of it must not remain.
-async fn with_tracks(
+/// Adds the other faces of the tracks of the given faces and images. A track shows one person, so
+/// no part of it must remain.
+async fn add_track_faces(
     conn: &mut PgConnection,
     collection: Uuid,
     images: &[Uuid],
@@ -296,7 +297,7 @@ async fn with_tracks(
     Ok(faces)
 }
 
-/// Contains the requested faces and images, before the other faces of whole images are added.
+/// The requested faces and images, without the other faces of whole images.
 struct Requested {
     images: HashSet<Uuid>,
     /// Face ids with their similarity to a likeness, if the request contains one.
@@ -371,7 +372,7 @@ async fn images_at(
 /// Locks and returns the videos and all other videos of the same files in the collection: their
 /// originals, duplicates, and attempts that were cancelled or failed. Empty if none of `videos`
 /// exists.
-pub(super) async fn same_files(
+pub(super) async fn videos_of_same_files(
     conn: &mut PgConnection,
     collection: Uuid,
     videos: &[Uuid],
@@ -380,11 +381,11 @@ pub(super) async fn same_files(
         return Ok(Vec::new());
     }
     Ok(sqlx::query_scalar(
-        "with named as (select id, original_id from videos where collection_id = $1 and id = any($2)),
+        "with requested as (select id, original_id from videos where collection_id = $1 and id = any($2)),
              known as (
              select v.id, v.sha256 from videos v
              where v.collection_id = $1
-               and v.id in (select id from named union select original_id from named)),
+               and v.id in (select id from requested union select original_id from requested)),
              files as (
              select id from known
              union select v.id from known k join videos v on v.collection_id = $1 and v.sha256 = k.sha256)
@@ -410,13 +411,13 @@ struct FileRow {
 
 impl Plan {
     /// Adds suppressions of the files of the videos, which replace the suppressions of single faces
-    /// in these files. With `addresses`, also adds suppressions of the addresses of the videos. A
-    /// crawl then does not fetch a file again only to find that it is suppressed. The address of a
-    /// video whose file is not known yet is suppressed in both cases.
+    /// in these files. With `include_addresses`, also adds suppressions of the addresses of the
+    /// videos, so that a crawl does not fetch a suppressed file again. The address of a video whose
+    /// file is not known yet is suppressed in both cases.
     pub(super) async fn suppress_files(
         &mut self,
         conn: &mut PgConnection,
-        addresses: bool,
+        include_addresses: bool,
     ) -> Result<(), StoreError> {
         if self.videos.is_empty() {
             return Ok(());
@@ -434,7 +435,7 @@ impl Plan {
         });
         self.suppressions.extend(files.into_iter().map(|sha256| Suppression::VideoFile { sha256 }));
         let is_unread = |row: &FileRow| row.sha256.is_none() && row.original_id.is_none();
-        for row in rows.into_iter().filter(|row| addresses || is_unread(row)) {
+        for row in rows.into_iter().filter(|row| include_addresses || is_unread(row)) {
             // The path of a local file may later belong to another file.
             let address = row.source_url.filter(|address| address.starts_with("http"));
             self.suppressions.extend(address.map(Suppression::Url));
@@ -455,11 +456,11 @@ async fn lock_subjects_of(
     let faces: Vec<Uuid> = faces.iter().map(|face| face.id).collect();
     Ok(sqlx::query_scalar(
         "select id from subjects where collection_id = $1 and id in (
-             select sf.subject_id from unnest($2::uuid[]) as gone (image_id)
-                 join faces f on f.image_id = gone.image_id join subject_faces sf on sf.face_id = f.id
+             select sf.subject_id from unnest($2::uuid[]) as erased (image_id)
+                 join faces f on f.image_id = erased.image_id join subject_faces sf on sf.face_id = f.id
              union
-             select sf.subject_id from unnest($3::uuid[]) as gone (face_id)
-                 join subject_faces sf on sf.face_id = gone.face_id)
+             select sf.subject_id from unnest($3::uuid[]) as erased (face_id)
+                 join subject_faces sf on sf.face_id = erased.face_id)
          order by id for update",
     )
     .bind(collection)
@@ -479,9 +480,9 @@ impl Plan {
         let faces: Vec<Uuid> = self.faces.iter().map(|face| face.id).collect();
         let without_faces: Vec<Uuid> = sqlx::query_scalar(
             "select sf.subject_id from subject_faces sf
-                 left join unnest($3::uuid[]) as gone (face_id) on gone.face_id = sf.face_id
+                 left join unnest($3::uuid[]) as erased (face_id) on erased.face_id = sf.face_id
              where sf.collection_id = $1 and sf.subject_id = any($2)
-             group by sf.subject_id having count(*) = count(gone.face_id) order by sf.subject_id",
+             group by sf.subject_id having count(*) = count(erased.face_id) order by sf.subject_id",
         )
         .bind(self.collection)
         .bind(locked)

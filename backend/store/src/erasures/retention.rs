@@ -5,25 +5,25 @@
 //! process at a time runs the task.
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
-use crate::crawls::closing::{images_only_of_crawl, videos_only_of_crawl};
+use crate::crawls::closing::{images_found_only_by, videos_found_only_by};
 use crate::images::delete_images;
-use crate::store::{Extents, Retention};
+use crate::store::{DeletionCounter, Retention};
 use crate::videos::{delete_video_rows, frames_of};
 use sqlx::PgConnection;
 use std::time::Duration;
 use uuid::Uuid;
 
 /// Number of images per call.
-const IMAGES: i64 = 200;
+const IMAGES_PER_STEP: i64 = 200;
 /// Number of ledger rows per call.
-const ROWS: i64 = 5_000;
+const ROWS_PER_STEP: i64 = 5_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Expired {
+pub struct ExpiryStep {
     /// Number of images, deleted with their faces and sources.
     pub images: u64,
     pub faces: u64,
-    /// Number of videos whose last frame is gone.
+    /// Number of videos that have no frames left.
     pub videos: u64,
     /// Number of crawls that had ended.
     pub crawls: u64,
@@ -33,8 +33,8 @@ pub struct Expired {
     pub blobs: Vec<String>,
 }
 
-/// Condition that an image `i` was stored and last seen before the retention period, and shows
-/// nobody who is enrolled. A frame expires with its video `v`: when the file was last found before
+/// Condition that an image `i` was stored and last seen before the retention period, and shows no
+/// enrolled person. For a frame, the file of its video `v` must also have been last found before
 /// the period. The argument is the number of days.
 macro_rules! expired_image {
     ($days:literal) => {
@@ -54,7 +54,7 @@ macro_rules! expired_image {
     };
 }
 
-impl Expired {
+impl ExpiryStep {
     pub fn is_empty(&self) -> bool {
         self.images + self.videos + self.crawls + self.rows == 0
     }
@@ -84,17 +84,21 @@ impl Retention<'_> {
         .await?)
     }
 
-    /// Deletes some expired content. Call it until the result is empty.
+    /// Deletes a part of the expired content. Call it until the result is empty.
     ///
-    /// First it deletes images that were stored and last seen before the retention period, among
-    /// them frames of videos whose file was last found before it. Such a file can be read again,
-    /// even if frames with enrolled faces remain. Then it deletes the records of videos and crawls
-    /// that ended before this period. Images with an enrolled face and crawls with a scheduled next
-    /// run are kept.
-    pub async fn expire_some(self, conn: &mut PgConnection, collection: Uuid) -> Result<Expired, StoreError> {
-        let mut expired = Expired::default();
+    /// First deletes images that were stored and last seen before the retention period, including
+    /// frames of videos whose file was last found before it. Such a file can be read again, even if
+    /// frames with enrolled faces remain. Then deletes the records of videos and crawls that ended
+    /// before this period. Images with an enrolled face and crawls with a scheduled next run are
+    /// kept.
+    pub async fn expire_step(
+        self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+    ) -> Result<ExpiryStep, StoreError> {
+        let mut expired = ExpiryStep::default();
         // An erasure locks images before videos, and this transaction locks videos before images.
-        // The lock prevents that both run at the same time.
+        // The lock prevents both from running at the same time.
         self.0.suppressions().lock(conn, collection, false).await?;
         let candidates: Vec<(Uuid, Option<Uuid>)> = sqlx::query_as(concat!(
             "select i.id, v.id from collections c join images i on i.collection_id = c.id
@@ -104,7 +108,7 @@ impl Retention<'_> {
             " order by i.id limit $2",
         ))
         .bind(collection)
-        .bind(IMAGES)
+        .bind(IMAGES_PER_STEP)
         .fetch_all(&mut *conn)
         .await?;
         let (candidates, videos): (Vec<Uuid>, Vec<Option<Uuid>>) = candidates.into_iter().unzip();
@@ -151,7 +155,7 @@ impl Retention<'_> {
              order by v.id limit $2 for update of v skip locked",
         )
         .bind(collection)
-        .bind(IMAGES)
+        .bind(IMAGES_PER_STEP)
         .fetch_all(&mut *conn)
         .await?;
         if !videos.is_empty() {
@@ -175,8 +179,12 @@ impl Retention<'_> {
             "delete from image_urls where id in (select id from image_urls where crawl_id = $1 limit $2)",
             "delete from pages where id in (select id from pages where crawl_id = $1 limit $2)",
         ] {
-            expired.rows +=
-                sqlx::query(statement).bind(crawl).bind(ROWS).execute(&mut *conn).await?.rows_affected();
+            expired.rows += sqlx::query(statement)
+                .bind(crawl)
+                .bind(ROWS_PER_STEP)
+                .execute(&mut *conn)
+                .await?
+                .rows_affected();
         }
         if expired.rows == 0 {
             // The crawl has no live video, so no records of jobs have to be cleared.
@@ -192,7 +200,7 @@ const MAX_COUNT: i64 = 1_000_000;
 
 /// Number of rows that would be deleted, each kind counted up to a million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extent {
+pub struct DeletionCounts {
     pub images: i64,
     pub faces: i64,
     pub videos: i64,
@@ -202,7 +210,7 @@ pub struct Extent {
     pub suppressions: i64,
 }
 
-impl Extent {
+impl DeletionCounts {
     /// Returns the sum over all kinds.
     pub fn rows(&self) -> u64 {
         let rows = [self.images, self.faces, self.videos, self.subjects, self.suppressions];
@@ -210,11 +218,11 @@ impl Extent {
     }
 }
 
-/// Fails with `NotFound` if a row that the caller names does not exist or is outside the store's
-/// scope. [`Self::of_enrolled`] does not check this.
-impl Extents<'_> {
+/// Fails with `NotFound` if the given row does not exist or is outside the store's scope.
+/// [`Self::of_enrolled`] does not check this.
+impl DeletionCounter<'_> {
     /// Counts what is deleted with a collection.
-    pub async fn of_collection(self, id: Uuid) -> Result<Extent, StoreError> {
+    pub async fn of_collection(self, id: Uuid) -> Result<DeletionCounts, StoreError> {
         self.0.collections().by_id(id).await?;
         let (images, faces, videos, subjects, suppressions) = sqlx::query_as(
             "select (select count(*) from (select 1 from images where collection_id = $1 limit $2) i),
@@ -227,10 +235,10 @@ impl Extents<'_> {
         .bind(MAX_COUNT)
         .fetch_one(&self.0.pool)
         .await?;
-        Ok(Extent { images, faces, videos, subjects, suppressions })
+        Ok(DeletionCounts { images, faces, videos, subjects, suppressions })
     }
 
-    pub async fn of_suppressions(self, erasure: Uuid) -> Result<Extent, StoreError> {
+    pub async fn of_suppressions(self, erasure: Uuid) -> Result<DeletionCounts, StoreError> {
         let suppressions: Option<i64> = sqlx::query_scalar(
             "select (select count(*) from (select 1 from suppressions where erasure_id = e.id limit $3) s)
              from erasures e where e.id = $1 and ($2::uuid is null or e.collection_id = $2)",
@@ -241,25 +249,25 @@ impl Extents<'_> {
         .fetch_optional(&self.0.pool)
         .await?;
         let suppressions = suppressions.ok_or_else(|| StoreError::not_found("erasure", erasure))?;
-        Ok(Extent { suppressions, ..Extent::default() })
+        Ok(DeletionCounts { suppressions, ..DeletionCounts::default() })
     }
 
     /// Counts what is deleted with a crawl, its images and its videos.
-    pub async fn of_crawl(self, id: Uuid) -> Result<Extent, StoreError> {
+    pub async fn of_crawl(self, id: Uuid) -> Result<DeletionCounts, StoreError> {
         self.0.crawls().get(id).await?;
         let mut conn = self.0.pool.acquire().await?;
-        let mut images = images_only_of_crawl(&mut conn, id).await?;
-        let videos = videos_only_of_crawl(&mut conn, id).await?;
+        let mut images = images_found_only_by(&mut conn, id).await?;
+        let videos = videos_found_only_by(&mut conn, id).await?;
         images.extend(frames_of(&mut conn, &videos).await?);
         let faces = "select count(*) from (select 1 from faces where image_id = any($1) limit $2) f";
         let faces = sqlx::query_scalar(faces).bind(&images).bind(MAX_COUNT).fetch_one(&mut *conn).await?;
         let [images, videos] =
             [images.len(), videos.len()].map(|count| i64::try_from(count).unwrap_or(MAX_COUNT));
-        Ok(Extent { images, faces, videos, ..Extent::default() })
+        Ok(DeletionCounts { images, faces, videos, ..DeletionCounts::default() })
     }
 
     /// Counts what is deleted with a video.
-    pub async fn of_video(self, id: Uuid) -> Result<Extent, StoreError> {
+    pub async fn of_video(self, id: Uuid) -> Result<DeletionCounts, StoreError> {
         self.0.videos().get(id).await?;
         let (images, faces) = sqlx::query_as(
             "select (select count(*) from (select 1 from video_frames where video_id = $1 limit $2) i),
@@ -270,38 +278,43 @@ impl Extents<'_> {
         .bind(MAX_COUNT)
         .fetch_one(&self.0.pool)
         .await?;
-        Ok(Extent { images, faces, videos: 1, ..Extent::default() })
+        Ok(DeletionCounts { images, faces, videos: 1, ..DeletionCounts::default() })
     }
 
     /// Counts what is deleted with an image.
-    pub async fn of_image(self, id: Uuid) -> Result<Extent, StoreError> {
+    pub async fn of_image(self, id: Uuid) -> Result<DeletionCounts, StoreError> {
         let image = self.0.images().get(id).await?;
-        Ok(Extent { images: 1, faces: i64::from(image.face_count), ..Extent::default() })
+        Ok(DeletionCounts { images: 1, faces: i64::from(image.face_count), ..DeletionCounts::default() })
     }
 
     /// Counts what `store.faces().delete` deletes.
-    pub async fn of_face(self, id: Uuid) -> Result<Extent, StoreError> {
+    pub async fn of_face(self, id: Uuid) -> Result<DeletionCounts, StoreError> {
         self.0.faces().get(id).await?;
         let enrolled = self.of_enrolled(None, Some(id)).await?;
-        Ok(Extent { faces: enrolled.faces.max(1), ..enrolled })
+        Ok(DeletionCounts { faces: enrolled.faces.max(1), ..enrolled })
     }
 
     /// Counts what is deleted with the faces of a subject, or with one of them: the images that
     /// were sent only for enrolment, with their faces.
-    pub async fn of_enrolled(self, subject: Option<Uuid>, face: Option<Uuid>) -> Result<Extent, StoreError> {
-        // The condition of `delete_enrolled_images`, without the assignments that are deleted.
+    pub async fn of_enrolled(
+        self,
+        subject: Option<Uuid>,
+        face: Option<Uuid>,
+    ) -> Result<DeletionCounts, StoreError> {
+        // The condition is that of `delete_enrolled_images`, without the assignments that are
+        // deleted.
         let (images, faces) = sqlx::query_as(
-            "with gone as (
+            "with assigned as (
                  select f.id, f.image_id from subject_faces s join faces f on f.id = s.face_id
                  where ($1::uuid is null or s.subject_id = $1) and ($2::uuid is null or s.face_id = $2)
                    and ($1::uuid is not null or $2::uuid is not null)),
              unused as (
-                 select distinct i.id from gone join images i on i.id = gone.image_id
+                 select distinct i.id from assigned join images i on i.id = assigned.image_id
                  where exists (select 1 from image_sources s where s.image_id = i.id and s.kind = 'enrolment')
                    and not exists (select 1 from image_sources s where s.image_id = i.id and s.kind <> 'enrolment')
                    and not exists (select 1 from image_urls u where u.image_id = i.id)
                    and not exists (select 1 from faces f join subject_faces sf on sf.face_id = f.id
-                                   where f.image_id = i.id and f.id not in (select id from gone))
+                                   where f.image_id = i.id and f.id not in (select id from assigned))
                  limit $3)
              select (select count(*) from unused),
                     (select count(*) from (select 1 from faces f where f.image_id in (select id from unused) limit $3) f)",
@@ -311,11 +324,11 @@ impl Extents<'_> {
         .bind(MAX_COUNT)
         .fetch_one(&self.0.pool)
         .await?;
-        Ok(Extent { images, faces, ..Extent::default() })
+        Ok(DeletionCounts { images, faces, ..DeletionCounts::default() })
     }
 
     /// Counts the images and faces that a retention of `days` days would delete immediately.
-    pub async fn of_retention(self, id: Uuid, days: i32) -> Result<Extent, StoreError> {
+    pub async fn of_retention(self, id: Uuid, days: i32) -> Result<DeletionCounts, StoreError> {
         self.0.collections().by_id(id).await?;
         let (images, faces) = sqlx::query_as(concat!(
             "select count(*), coalesce(sum(face_count), 0)::bigint from (
@@ -330,10 +343,11 @@ impl Extents<'_> {
         .bind(MAX_COUNT)
         .fetch_one(&self.0.pool)
         .await?;
-        Ok(Extent { images, faces, ..Extent::default() })
+        Ok(DeletionCounts { images, faces, ..DeletionCounts::default() })
     }
 
-    /// Returns the secret that signs confirmations, the same in every process on this database.
+    /// Returns the secret that signs confirmations. It is the same in every process on this
+    /// database.
     pub async fn confirmation_secret(self) -> Result<Vec<u8>, StoreError> {
         let query = "select secret from service_secrets where name = 'confirmations'";
         Ok(sqlx::query_scalar(query).fetch_one(&self.0.pool).await?)

@@ -31,7 +31,7 @@ impl Erasures<'_> {
     ///
     /// An erasure cannot remove them while the video is live, because it is still read from its
     /// address. Returns the jobs whose records contain the address.
-    pub async fn erase_emptied_video(
+    pub async fn erase_video_if_empty(
         self,
         conn: &mut PgConnection,
         id: Uuid,
@@ -55,14 +55,14 @@ impl Erasures<'_> {
         erase_videos(conn, *collection, &videos).await
     }
 
-    pub(crate) async fn erase_emptied_videos(
+    pub(crate) async fn erase_videos_if_empty(
         self,
         conn: &mut PgConnection,
         videos: &[Uuid],
     ) -> Result<LedgerJobs, StoreError> {
         let mut jobs = LedgerJobs::default();
         for video in videos {
-            jobs.extend(self.erase_emptied_video(conn, *video).await?);
+            jobs.extend(self.erase_video_if_empty(conn, *video).await?);
         }
         Ok(jobs)
     }
@@ -225,8 +225,8 @@ impl Erasures<'_> {
         .bind(url_hashes(videos))
         .fetch_optional(&mut *conn)
         .await?;
-        let Some((collection, hash, contains_suppressed, mentions)) = row else { return Ok(()) };
-        if !contains_suppressed && !mentions {
+        let Some((collection, hash, contains_suppressed, mentions_suppressed)) = row else { return Ok(()) };
+        if !contains_suppressed && !mentions_suppressed {
             return Ok(());
         }
         sqlx::query("delete from page_visits where collection_id = $1 and url_hash = $2")

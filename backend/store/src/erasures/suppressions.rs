@@ -35,8 +35,8 @@ pub enum Suppression {
         /// The face: x, y, width, height as fractions of the image. `None` for the whole image.
         region: Option<[f32; 4]>,
     },
-    /// A face of an erased image or in an image that is kept. Only images that show the face at the
-    /// same place match, and the file itself.
+    /// A face of an erased image or in an image that is kept. Matches the file itself, and images
+    /// that show the face at the same place.
     ImageFace {
         /// SHA-256 of the file.
         sha256: Vec<u8>,
@@ -61,7 +61,7 @@ pub enum Suppression {
     VideoFile {
         sha256: Vec<u8>,
     },
-    /// Images found at a URL, that of the image or of the page, and the video at a URL.
+    /// The video at a URL, and images whose own URL or page URL is this URL.
     Url(String),
     /// Works like [`Self::Url`], for a URL of which only the hash is stored.
     UrlHash(Uuid),
@@ -71,7 +71,7 @@ pub enum Suppression {
 /// The suppression that may match an incoming image.
 #[derive(Clone, Debug, PartialEq, FromRow)]
 pub struct SuppressedImage {
-    pub same_file: bool,
+    pub is_same_file: bool,
     pub phash: i64,
     pub dhash: i64,
     pub ahash: i64,
@@ -220,7 +220,7 @@ impl Suppressions<'_> {
     ) -> Result<Vec<SuppressedImage>, StoreError> {
         let Some((phash, dhash)) = hashes else {
             return Ok(sqlx::query_as(concat!(
-                "select true as same_file, ",
+                "select true as is_same_file, ",
                 image_columns!(),
                 " from suppressions where phash is not null and collection_id = $1 and sha256 = $2",
             ))
@@ -230,15 +230,15 @@ impl Suppressions<'_> {
             .await?);
         };
         let sql = format!(
-            "select sha256 is not distinct from $15 as same_file, {}
+            "select sha256 is not distinct from $15 as is_same_file, {}
              from suppressions where phash is not null and id in (
                  select id from suppressions where collection_id = $1 and sha256 = $15 union {})",
             image_columns!(),
-            images::candidates("suppressions")
+            images::candidates_sql("suppressions")
         );
         // Built at run time, because two tables share the query for candidates.
         let query = sqlx::query_as(AssertSqlSafe(sql)).bind(collection);
-        Ok(images::bind(query, phash, dhash).bind(sha256.as_slice()).fetch_all(conn).await?)
+        Ok(images::bind_candidates(query, phash, dhash).bind(sha256.as_slice()).fetch_all(conn).await?)
     }
 
     /// Returns the suppressed faces of a video: times in microseconds, and x, y, width, height as
@@ -304,7 +304,7 @@ impl Suppressions<'_> {
 
     /// Returns the number of sketches of people, in any collection, computed with a secret other
     /// than `key`. This process cannot compare faces with them.
-    pub async fn foreign_sketches(self, key: &str) -> Result<i64, StoreError> {
+    pub async fn count_sketches_with_other_keys(self, key: &str) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar(
             "select count(*) from suppressions where sketch is not null and sha256 is null and sketch_key <> $1",
         )
@@ -340,7 +340,7 @@ impl Suppressions<'_> {
     }
 }
 
-/// What a suppression stores.
+/// The columns of a suppression.
 #[derive(Default)]
 struct Row<'a> {
     sha256: Option<&'a [u8]>,
@@ -376,7 +376,8 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Identifies what is suppressed, to find repetitions. The sketch identifies only a person.
+    /// Returns the identity of the suppressed content, to find duplicates. The sketch identifies
+    /// only a person.
     fn identity(&self) -> impl Eq + Hash + use<'a> {
         let region = self.region.map(|region| region.map(f32::to_bits));
         let person = self.sketch.filter(|_| self.sha256.is_none());

@@ -14,7 +14,7 @@ use uuid::Uuid;
 pub(super) struct Traces {
     collection: Uuid,
     /// URLs in plain text.
-    texts: BTreeSet<String>,
+    urls: BTreeSet<String>,
     /// Hashes of URLs, including URLs of which only the hash is stored.
     pub(super) hashes: BTreeSet<Uuid>,
     pub(super) pages: Pages,
@@ -37,7 +37,7 @@ impl Traces {
     ) -> Result<Vec<Uuid>, StoreError> {
         let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
         for row in rows {
-            self.texts.insert(row.url);
+            self.urls.insert(row.url);
             self.jobs.crawls.insert(row.crawl_id);
             self.jobs.rows.insert(row.id);
         }
@@ -120,7 +120,7 @@ impl Traces {
         }
         for (address, page, page_url) in sources {
             self.hashes.insert(url_hash(&address));
-            self.texts.insert(address);
+            self.urls.insert(address);
             self.pages.add(page, page_url);
         }
         let image_pages = pages_that_are_images(conn, "u.image_id = any($1)", images).await?;
@@ -187,7 +187,7 @@ impl Traces {
         .execute(conn)
         .await?;
         self.erased_pages.extend(hashes);
-        self.texts.extend(addresses.iter().cloned());
+        self.urls.extend(addresses.iter().cloned());
         Ok(())
     }
 
@@ -216,7 +216,7 @@ impl Traces {
         let pages = self.pages_at(conn, &texts, &hashes, true).await?;
         self.hashes.extend(pages.iter().map(|row| row.url_hash));
         self.erase_page_rows(conn, pages).await?;
-        self.texts.extend(texts);
+        self.urls.extend(texts);
         let sources: Vec<(String, Uuid, Option<Uuid>)> = sqlx::query_as(
             "delete from video_sources where video_id = any($1) returning page_url, page_hash, page_asked_hash",
         )
@@ -240,7 +240,7 @@ impl Traces {
         if self.hashes.is_empty() && self.erased_pages.is_empty() {
             return Ok(());
         }
-        let (hashes, texts) = (self.hashes(), self.texts.iter().cloned().collect::<Vec<String>>());
+        let (hashes, urls) = (self.hashes(), self.urls.iter().cloned().collect::<Vec<String>>());
         let erased_hashes: Vec<Uuid> = self.erased_pages.iter().copied().collect();
         erase_cached_pages(conn, self.collection, &erased_hashes, &mut Pages::default()).await?;
         erase_cached_pages(conn, self.collection, &hashes, &mut self.pages).await?;
@@ -252,7 +252,7 @@ impl Traces {
              where collection_id = $1 and finished_at is not null and next_run_at is null and seeds && $2",
         )
         .bind(self.collection)
-        .bind(texts)
+        .bind(urls)
         .execute(conn)
         .await?;
         Ok(())
@@ -279,15 +279,15 @@ pub(super) struct LedgerRow {
 pub(super) struct Pages {
     hashes: BTreeSet<Uuid>,
     /// URLs after redirects.
-    texts: BTreeSet<String>,
+    urls: BTreeSet<String>,
 }
 
 impl Pages {
-    pub(super) fn add(&mut self, hash: Uuid, text: Option<String>) {
+    pub(super) fn add(&mut self, hash: Uuid, url: Option<String>) {
         if !hash.is_nil() {
             self.hashes.insert(hash);
         }
-        self.texts.extend(text);
+        self.urls.extend(url);
     }
 }
 
@@ -353,7 +353,7 @@ pub(super) async fn erase_titles(
            and p.final_url is not null and p.final_url <> p.url and p.title is not null",
     )
     .bind(collection)
-    .bind(pages.texts.iter().cloned().collect::<Vec<String>>())
+    .bind(pages.urls.iter().cloned().collect::<Vec<String>>())
     .bind(crawl)
     .execute(conn)
     .await?;

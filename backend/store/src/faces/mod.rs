@@ -65,7 +65,8 @@ pub struct Face {
 pub struct FaceListQuery {
     pub collection: String,
     pub image_id: Option<Uuid>,
-    /// `true`: only faces that did not fail their quality profile; `false`: only those that did.
+    /// `true` selects faces that did not fail their quality profile, `false` selects those that
+    /// did.
     pub passed: Option<bool>,
     pub filter: FaceFilter,
 }
@@ -256,7 +257,7 @@ impl Faces<'_> {
     /// enrolment and the face was its last one that belongs to a subject, the image is deleted too.
     /// Returns the blob keys to delete after the commit.
     pub async fn delete(self, conn: &mut PgConnection, id: Uuid) -> Result<Vec<String>, StoreError> {
-        // An enrolment locks the image before its faces too.
+        // An enrolment also locks the image before its faces.
         let image: Uuid = sqlx::query_scalar(
             "select i.id from images i join faces f on f.image_id = i.id
              where f.id = $1 and ($2::uuid is null or f.collection_id = $2) for update of i",

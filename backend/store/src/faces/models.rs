@@ -13,8 +13,8 @@ impl Models<'_> {
     /// done.
     ///
     /// Does not build a missing index if an operator has dropped it to store many faces. Does not
-    /// build one of more than [`crate::Config::exact_limit`] faces either, because no face could be
-    /// stored during the build. Logs a warning in both cases.
+    /// build an index of more than [`crate::Config::exact_limit`] faces either, because no face
+    /// could be stored during the build. Logs a warning in both cases.
     ///
     /// # Errors
     /// Fails with `Invalid` if `dimensions` is outside 1 to 2000, and with `Conflict` if the
@@ -34,7 +34,7 @@ impl Models<'_> {
             if self.0.index.is_prepared(&registered).await? {
                 return check_dimensions(registered, dimensions);
             }
-            if self.waits_for_build(registered.id).await? {
+            if self.requires_manual_build(registered.id).await? {
                 tracing::warn!(
                     model = registered.name,
                     "there is no search index; searches compare with every face in scope until \
@@ -101,7 +101,7 @@ impl Models<'_> {
     }
 
     /// Returns whether only an operator may build the index of the model.
-    async fn waits_for_build(self, model: i32) -> Result<bool, StoreError> {
+    async fn requires_manual_build(self, model: i32) -> Result<bool, StoreError> {
         Ok(sqlx::query_scalar(
             "select (select bulk_load from embedding_models where id = $1)
                     or (select count(*) > $2 from (select from faces where model_id = $1 limit $2 + 1) counted)",
@@ -136,7 +136,7 @@ fn check_dimensions(model: EmbeddingModel, dimensions: i32) -> Result<EmbeddingM
 
 /// A face with an embedding of a different model.
 #[derive(Clone, Debug, sqlx::FromRow)]
-pub struct Outdated {
+pub struct OutdatedFace {
     pub id: Uuid,
     /// Blob key of its aligned chip, from which a new embedding can be computed.
     pub chip_key: Option<String>,
@@ -146,13 +146,13 @@ pub struct Outdated {
 
 impl Models<'_> {
     /// Returns faces of the collection with embeddings of another model, by id, after `after`.
-    pub async fn outdated(
+    pub async fn outdated_faces(
         self,
         collection: Uuid,
         model: i32,
         after: Uuid,
         limit: i64,
-    ) -> Result<Vec<Outdated>, StoreError> {
+    ) -> Result<Vec<OutdatedFace>, StoreError> {
         Ok(sqlx::query_as(
             "select f.id, f.chip_key, m.name as model from faces f join embedding_models m on m.id = f.model_id
              where f.collection_id = $1 and f.id > $3 and f.model_id <> $2 order by f.id limit $4",
@@ -165,7 +165,7 @@ impl Models<'_> {
         .await?)
     }
 
-    pub async fn count_outdated(self, collection: Uuid, model: i32) -> Result<i64, StoreError> {
+    pub async fn count_outdated_faces(self, collection: Uuid, model: i32) -> Result<i64, StoreError> {
         Ok(sqlx::query_scalar("select count(*) from faces where collection_id = $1 and model_id <> $2")
             .bind(collection)
             .bind(model)

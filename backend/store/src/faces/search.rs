@@ -20,7 +20,7 @@ pub struct SearchQuery {
     pub model_id: i32,
     pub threshold: f32,
     pub limit: i64,
-    /// Compare with all faces instead of using the index.
+    /// Whether to compare with all faces instead of using the index.
     pub exact: bool,
     pub filter: FaceFilter,
     /// Excludes this face (for a search by `face_id`).
@@ -51,12 +51,12 @@ impl Faces<'_> {
         self.0.index.lag().await
     }
 
-    /// Returns when the index contains every change that was committed before the call.
+    /// Waits until the index contains every change that was committed before the call.
     ///
     /// # Errors
     /// Fails with `IndexUnavailable` after the time `within`, or with the database's error.
-    pub async fn index_caught_up(self, within: Duration) -> Result<(), StoreError> {
-        self.0.index.caught_up(within).await
+    pub async fn wait_for_index(self, within: Duration) -> Result<(), StoreError> {
+        self.0.index.wait_for_changes(within).await
     }
 
     /// Returns the most similar faces, best first, and whether the search was exact (`true`).
@@ -162,9 +162,9 @@ impl Faces<'_> {
         self.scope_exceeds(scope, self.0.exact_limit.max(limit)).await
     }
 
-    /// Returns `true` if more than `bound` faces are in scope. Counts no further than that.
-    /// Counting can take longer than the search itself, so a `true` is cached for a minute. If it
-    /// becomes outdated, the index search returns too few faces and the exact search runs.
+    /// Returns `true` if more than `bound` faces are in scope. Stops counting there. Counting can
+    /// take longer than the search itself, so `true` is cached for a minute. If it becomes
+    /// outdated, the index search returns too few faces and the exact search runs.
     async fn scope_exceeds(self, scope: &FaceScope, bound: i64) -> Result<bool, StoreError> {
         let key = Scope::from(scope);
         if self.0.large_scopes.contains(&key, bound) {
@@ -195,7 +195,7 @@ impl Faces<'_> {
 
 /// Similarity of a probe to the stored face from which it was made. Two images of one person often
 /// have about this similarity; see `docs/reference/ACCURACY.md`.
-const SIMILARITY: f32 = 0.7;
+const PROBE_SIMILARITY: f32 = 0.7;
 /// Number of other faces that are added to a face as noise, each with a random sign. Embeddings do
 /// not vary equally in all directions. Noise made of other embeddings has the same directions.
 const NOISE_TERMS: usize = 8;
@@ -257,10 +257,10 @@ fn with_noise(sample: &[(Uuid, HalfVector)]) -> Vec<Probe> {
             noise.iter_mut().zip(other_face).for_each(|(sum, component)| *sum += sign * component);
         }
         // The part of the noise that is orthogonal to the face does not change their similarity.
-        let along = dot(&noise, face);
-        noise.iter_mut().zip(face).for_each(|(sum, component)| *sum -= along * component);
+        let projection = dot(&noise, face);
+        noise.iter_mut().zip(face).for_each(|(sum, component)| *sum -= projection * component);
         let noise = normalised(&noise);
-        let (scale, rest) = (SIMILARITY, (1.0 - SIMILARITY * SIMILARITY).sqrt());
+        let (scale, rest) = (PROBE_SIMILARITY, (1.0 - PROBE_SIMILARITY * PROBE_SIMILARITY).sqrt());
         let probe: Vec<f32> = face.iter().zip(&noise).map(|(a, b)| scale * a + rest * b).collect();
         Probe { collection_id: *collection_id, embedding: normalised(&probe) }
     };

@@ -1,11 +1,11 @@
-//! Reads, inserts and deletes images, and finds candidates for near-duplicates: a superset of what
-//! `vision::PerceptualHashes::is_near` accepts among stored hashes.
+//! Reads, inserts and deletes images, and finds candidates for near-duplicates. The candidates
+//! include every image that `vision::PerceptualHashes::is_near` accepts.
 //!
 //! Each 64-bit hash is divided into four bands of 16 bits, with an index per band. If at most
-//! [`NEAR_BITS`] bits of phash differ, at least one band differs in at most two bits. (Three or
-//! more in each band would make twelve.) The query looks up these 137 values of every band. If at
-//! most [`MARKED_GRADIENT_BITS`] bits of dhash differ, at least one band differs in at most one
-//! bit, which gives 17 values.
+//! [`NEAR_PHASH_BITS`] bits of phash differ, at least one band differs in at most two bits. (Three
+//! or more in each band would be at least twelve bits.) The query looks up these 137 values of
+//! every band. If at most [`WATERMARK_DHASH_BITS`] bits of dhash differ, at least one band differs
+//! in at most one bit, which gives 17 values.
 pub mod sources;
 pub(crate) mod supersede;
 use crate::StoreError;
@@ -107,9 +107,10 @@ impl Images<'_> {
     /// the number of differing bits of phash plus dhash. The caller decides with
     /// `vision::PerceptualHashes::is_near`.
     ///
-    /// The candidates are all images whose phash differs in at most [`NEAR_BITS`] bits. They also
-    /// include all images whose dhash differs in at most [`MARKED_GRADIENT_BITS`] bits and whose
-    /// phash differs in at most [`MARKED_BITS`]. At most the 64 nearest are returned.
+    /// The candidates are all images whose phash differs in at most [`NEAR_PHASH_BITS`] bits. They
+    /// also include all images whose dhash differs in at most [`WATERMARK_DHASH_BITS`] bits and
+    /// whose phash differs in at most [`WATERMARK_PHASH_BITS`]. At most the 64 nearest are
+    /// returned.
     pub async fn near_candidates(
         self,
         executor: impl PgExecutor<'_>,
@@ -122,10 +123,10 @@ impl Images<'_> {
             "{} where i.id in ({})
              order by bit_count((i.phash # $2)::bit(64)) + bit_count((i.dhash # $3)::bit(64)), i.id limit $15",
             select_images!(""),
-            candidates("images")
+            candidates_sql("images")
         );
         let query = sqlx::query_as(AssertSqlSafe(sql)).bind(collection);
-        Ok(bind(query, phash, dhash).bind(MAX_CANDIDATES).fetch_all(executor).await?)
+        Ok(bind_candidates(query, phash, dhash).bind(MAX_CANDIDATES).fetch_all(executor).await?)
     }
 
     /// Acquires advisory locks with these keys and holds them until the transaction ends.
@@ -234,18 +235,19 @@ impl Images<'_> {
 }
 
 /// Maximum number of differing phash bits of a candidate, regardless of its dhash.
-pub const NEAR_BITS: u32 = 11;
+pub const NEAR_PHASH_BITS: u32 = 11;
 /// Maximum number of dhash bits in which an image and its copy with a watermark differ. A watermark
 /// changes many bits of the phash.
-pub const MARKED_GRADIENT_BITS: u32 = 4;
-/// Maximum number of phash bits in which an image and such a copy differ.
-pub const MARKED_BITS: u32 = 24;
+pub const WATERMARK_DHASH_BITS: u32 = 4;
+/// Maximum number of phash bits in which an image and its copy with a watermark differ.
+pub const WATERMARK_PHASH_BITS: u32 = 24;
 
 /// Builds a query for the ids of candidates in `table`, in the collection `$1`. Its parameters 2 to
-/// 14 come from [`bind`].
-pub(crate) fn candidates(table: &str) -> String {
+/// 14 come from [`bind_candidates`].
+pub(crate) fn candidates_sql(table: &str) -> String {
     let is_near = "bit_count((phash # $2)::bit(64)) <= $12";
-    let is_marked = "bit_count((dhash # $3)::bit(64)) <= $13 and bit_count((phash # $2)::bit(64)) <= $14";
+    let is_watermarked =
+        "bit_count((dhash # $3)::bit(64)) <= $13 and bit_count((phash # $2)::bit(64)) <= $14";
     // Each array is a subquery, so that the planner does not know its values. Otherwise it
     // estimates the rows for each of the 616 values, which takes longer than the execution.
     //
@@ -260,12 +262,12 @@ pub(crate) fn candidates(table: &str) -> String {
         )
     };
     let by_phash = (0..4).map(|band| branch("phash", band, 4 + band, is_near));
-    let by_dhash = (0..4).map(|band| branch("dhash", band, 8 + band, is_marked));
+    let by_dhash = (0..4).map(|band| branch("dhash", band, 8 + band, is_watermarked));
     by_phash.chain(by_dhash).collect::<Vec<String>>().join(" union ")
 }
 
-/// Binds parameters 2 to 14 of a query with [`candidates`].
-pub(crate) fn bind<T>(
+/// Binds parameters 2 to 14 of a query with [`candidates_sql`].
+pub(crate) fn bind_candidates<T>(
     mut query: QueryAs<'_, Postgres, T, PgArguments>,
     phash: i64,
     dhash: i64,
@@ -277,7 +279,10 @@ pub(crate) fn bind<T>(
     for shift in [48, 32, 16, 0] {
         query = query.bind(near_bands(dhash >> shift, 1));
     }
-    query.bind(i64::from(NEAR_BITS)).bind(i64::from(MARKED_GRADIENT_BITS)).bind(i64::from(MARKED_BITS))
+    query
+        .bind(i64::from(NEAR_PHASH_BITS))
+        .bind(i64::from(WATERMARK_DHASH_BITS))
+        .bind(i64::from(WATERMARK_PHASH_BITS))
 }
 
 /// Returns the lowest 16 bits of `hash`, and all values that differ from them in at most `max_bits`
@@ -351,13 +356,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn probes_each_value_within_distance_once() {
+    fn near_bands_contain_each_value_within_distance_once() {
         for (max_bits, count) in [(1, 17), (2, 137)] {
-            let mut probes = near_bands(-1, max_bits);
-            assert!(probes.iter().all(|value| (value ^ 0xFFFF).count_ones() <= max_bits));
-            probes.sort_unstable();
-            probes.dedup();
-            assert_eq!(probes.len(), count);
+            let mut values = near_bands(-1, max_bits);
+            assert!(values.iter().all(|value| (value ^ 0xFFFF).count_ones() <= max_bits));
+            values.sort_unstable();
+            values.dedup();
+            assert_eq!(values.len(), count);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Reads where images were found (the first sources of many images, or all sources of one image in
-//! pages), and what an export contains of an image. An image can be on every page of a site, and
-//! URLs can be long. So every result is limited in rows and bytes.
+//! Reads the sources of images (the first sources of many images, or all sources of one image in
+//! pages), and the images of an export. An image can be on every page of a site, and URLs can be
+//! long. So every result is limited in rows and bytes.
 use crate::StoreError;
 use crate::db::values::floats;
 use crate::faces::Face;
@@ -17,7 +17,7 @@ pub const MAX_SOURCES: i64 = 100;
 /// Maximum number up to which the sources of an image are counted.
 pub const MAX_COUNTED_SOURCES: i64 = 1_000;
 /// Maximum total size in bytes of URLs and alternative texts that one call returns, divided evenly
-/// among its images. Each image has at least one source in any case.
+/// among its images. The result contains at least one source of each image.
 pub const MAX_SOURCES_BYTES: usize = 16 << 20;
 
 #[derive(Clone, Debug, PartialEq, serde::Serialize, sqlx::FromRow)]
@@ -105,21 +105,21 @@ impl Images<'_> {
         }
         Ok(sqlx::query_as(
             "select s.id, s.image_id, counted.total, s.page_url, s.image_url, s.crawl_id, s.alt, s.kind, s.found_at
-             from (select distinct unnest($1::uuid[]) as id) wanted
+             from (select distinct unnest($1::uuid[]) as id) requested
              cross join lateral (
                  select count(*) as total from (
-                     select 1 from image_sources where image_id = wanted.id and ($3::uuid is null or crawl_id = $3)
+                     select 1 from image_sources where image_id = requested.id and ($3::uuid is null or crawl_id = $3)
                      limit $4) found
              ) counted
              cross join lateral (
-                 select first.*, row_number() over by_id as place,
+                 select first.*, row_number() over by_id as position,
                         sum(octet_length(image_url) + coalesce(octet_length(page_url), 0) + coalesce(octet_length(alt), 0))
                             over by_id as bytes
-                 from (select * from image_sources where image_id = wanted.id and ($3::uuid is null or crawl_id = $3)
+                 from (select * from image_sources where image_id = requested.id and ($3::uuid is null or crawl_id = $3)
                        order by id limit $2) first
                  window by_id as (order by id)
              ) s
-             where s.place = 1 or s.bytes <= $5
+             where s.position = 1 or s.bytes <= $5
              order by s.image_id, s.id",
         )
         .bind(images)

@@ -3,7 +3,7 @@
 //! A transaction that links a ledger row to a stored image first locks the image (`for share`),
 //! until the transaction ends. A transaction that replaces an image locks it against such links
 //! (`for no key update`). So a link is either created before the replacement and moved by it, or
-//! fails because the image is gone. Sightings need no such lock: they are added under a lock on
+//! fails because the image was deleted. Sightings need no such lock: they are added under a lock on
 //! their ledger row, and these rows are locked here before they move. Lock order: images, ledger
 //! rows, sources, cached responses.
 use crate::StoreError;
@@ -39,7 +39,7 @@ impl FromRow<'_, PgRow> for StoredFace {
 
 impl Images<'_> {
     /// Locks an image against replacement until the transaction ends, so that rows can be linked to
-    /// it. Returns `false` if the image is gone. Waits for a transaction that is replacing it.
+    /// it. Returns `false` if the image was deleted. Waits for a transaction that is replacing it.
     pub async fn lock(self, conn: &mut PgConnection, id: Uuid) -> Result<bool, StoreError> {
         let locked: Option<i32> = sqlx::query_scalar("select 1 from images where id = $1 for share")
             .bind(id)
@@ -48,8 +48,8 @@ impl Images<'_> {
         Ok(locked.is_some())
     }
 
-    /// Returns those of the images that have a face assigned to a subject. They are never replaced.
-    pub async fn enrolled(
+    /// Returns the images that have a face assigned to a subject. They are never replaced.
+    pub async fn images_with_subjects(
         self,
         executor: impl PgExecutor<'_>,
         images: &[Uuid],
@@ -65,8 +65,9 @@ impl Images<'_> {
         .await?)
     }
 
-    /// Locks images for replacement. Returns `false` if one of them is gone or now has a face
-    /// assigned to a subject; then search again. Waits for transactions that are linking to them.
+    /// Locks images for replacement. Returns `false` if one of them was deleted or now has a face
+    /// assigned to a subject. In that case, search again. Waits for transactions that are linking
+    /// to them.
     pub async fn lock_to_replace(self, conn: &mut PgConnection, images: &[Uuid]) -> Result<bool, StoreError> {
         let locked: Vec<i32> =
             sqlx::query_scalar("select 1 from images where id = any($1) order by id for no key update")
@@ -78,7 +79,7 @@ impl Images<'_> {
             .bind(images)
             .execute(&mut *conn)
             .await?;
-        Ok(locked.len() == images.len() && self.enrolled(conn, images).await?.is_empty())
+        Ok(locked.len() == images.len() && self.images_with_subjects(conn, images).await?.is_empty())
     }
 
     /// Returns the faces of images. An embedding takes about a kilobyte of memory, so pass images

@@ -2,8 +2,8 @@
 //!
 //! Triggers record each change in the transaction that changes the faces
 //! (`migrations/0038_index_changes.sql`). The triggers exist only while recording is on. A change
-//! names the face, and the code that applies it reads the current row of the face. Changes can
-//! therefore be applied in any order, and more than once.
+//! contains the id of the face, and the code that applies it reads the current row of the face.
+//! Changes can therefore be applied in any order, and more than once.
 use crate::StoreError;
 use crate::db::Tx;
 use crate::index::engine::{FaceSet, SetInfo};
@@ -19,7 +19,7 @@ const LOCK_TIMEOUT: &str = "set local lock_timeout = '5s'";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, sqlx::FromRow)]
 pub struct IndexChange {
-    /// Its number.
+    /// The number of the change.
     pub change: i64,
     pub face_id: Uuid,
     /// The model of the embedding that was stored, changed or deleted.
@@ -86,7 +86,11 @@ impl IndexLog<'_> {
     }
 
     /// Deletes changes that the index has stored durably. Returns the number of deleted changes.
-    pub async fn settle_changes(self, conn: &mut PgConnection, changes: &[i64]) -> Result<u64, StoreError> {
+    pub async fn delete_applied_changes(
+        self,
+        conn: &mut PgConnection,
+        changes: &[i64],
+    ) -> Result<u64, StoreError> {
         let deleted = sqlx::query("delete from index_changes where change = any($1)")
             .bind(changes)
             .execute(conn)
@@ -99,7 +103,7 @@ impl IndexLog<'_> {
         Ok(sqlx::query_scalar("select count(*) from index_changes").fetch_one(self.0).await?)
     }
 
-    /// Returns the time of the change with the lowest number; `None` if the index has followed all
+    /// Returns the time of the change with the lowest number; `None` if the index has applied all
     /// changes. It is the time of its transaction.
     pub async fn oldest_change(self) -> Result<Option<OffsetDateTime>, StoreError> {
         Ok(sqlx::query_scalar("select changed_at from index_changes order by change limit 1")
@@ -126,7 +130,7 @@ pub struct IndexSet {
     /// When searches began to use it.
     #[serde(with = "time::serde::rfc3339::option")]
     pub served_at: Option<OffsetDateTime>,
-    /// When the first face was deleted from it. Its files may hold remains of deleted faces.
+    /// When the first face was deleted from it. Its files may contain data of deleted faces.
     #[serde(with = "time::serde::rfc3339::option")]
     pub deleted_since: Option<OffsetDateTime>,
     /// When its size was measured.
@@ -142,7 +146,7 @@ pub struct IndexSet {
     /// When it was last compared with the rows.
     #[serde(with = "time::serde::rfc3339::option")]
     pub checked_at: Option<OffsetDateTime>,
-    /// The result of the last comparison: [`crate::index::external::Checked`].
+    /// The result of the last comparison: [`crate::index::external::CheckResult`].
     pub check_result: Option<serde_json::Value>,
 }
 
@@ -165,7 +169,7 @@ impl IndexLog<'_> {
         .await?)
     }
 
-    /// Requests a new set for each model whose set is in use. The process that follows the changes
+    /// Requests a new set for each model whose set is in use. The process that applies the changes
     /// builds the sets. Searches use the old ones until the new ones are complete. Returns the
     /// number of sets that were requested; a model whose set is being built is not counted.
     pub async fn request_rebuild(self, index: &str) -> Result<u64, StoreError> {
@@ -193,7 +197,7 @@ impl IndexLog<'_> {
 
     /// Deletes the records of an index. Returns whether there were any. Afterwards, every step of a
     /// process that still uses the index fails with `IndexUnavailable`.
-    pub async fn forget(self, index: &str) -> Result<bool, StoreError> {
+    pub async fn delete_records(self, index: &str) -> Result<bool, StoreError> {
         let deleted = sqlx::query(
             "with sets as (delete from index_sets where index_name = $1)
              delete from index_folders where index_name = $1",
@@ -204,9 +208,9 @@ impl IndexLog<'_> {
         Ok(deleted.rows_affected() > 0)
     }
 
-    /// Deletes the records of all sets. The next process that follows the changes builds them
-    /// again. A restored database needs this: its index may lack faces of the backup.
-    pub async fn forget_sets(self) -> Result<u64, StoreError> {
+    /// Deletes the records of all sets. The next process that applies changes builds the sets
+    /// again. This is necessary after a restore, because the index may lack faces of the backup.
+    pub async fn delete_set_records(self) -> Result<u64, StoreError> {
         Ok(sqlx::query("delete from index_sets").execute(self.0).await?.rows_affected())
     }
 }
@@ -241,7 +245,7 @@ pub(crate) async fn record_copy(
 }
 
 /// Lets searches use the set instead of the earlier one.
-pub(crate) async fn serve(conn: &mut PgConnection, set: &IndexSet) -> Result<(), StoreError> {
+pub(crate) async fn start_serving(conn: &mut PgConnection, set: &IndexSet) -> Result<(), StoreError> {
     sqlx::query(
         "update index_sets set state = 'retired' where index_name = $1 and model_id = $2 and state = 'serving'",
     )
@@ -279,9 +283,9 @@ pub(crate) async fn record_size(
     Ok(())
 }
 
-/// Returns up to which face the faces were copied; `None` if the set is not being built, or all
-/// faces were copied.
-pub(crate) async fn copied_to(conn: &mut PgConnection, set: Uuid) -> Result<Option<Uuid>, StoreError> {
+/// Returns the id of the last copied face; `None` if the set is not being built, or all faces were
+/// copied.
+pub(crate) async fn last_copied_face(conn: &mut PgConnection, set: Uuid) -> Result<Option<Uuid>, StoreError> {
     Ok(sqlx::query_scalar(
         "select copied_to from index_sets where id = $1 and state = 'building' and not copied",
     )
@@ -299,7 +303,7 @@ pub(crate) struct RecordedServer {
     pub(crate) released: bool,
 }
 
-pub(crate) async fn server(
+pub(crate) async fn recorded_server(
     conn: &mut PgConnection,
     index: &str,
 ) -> Result<Option<RecordedServer>, StoreError> {
@@ -310,8 +314,12 @@ pub(crate) async fn server(
 }
 
 /// Records the server of the sets. Deletes the records of the sets of another server.
-pub(crate) async fn take_over(conn: &mut PgConnection, index: &str, claimed: Uuid) -> Result<(), StoreError> {
-    let recorded = server(&mut *conn, index).await?;
+pub(crate) async fn record_server(
+    conn: &mut PgConnection,
+    index: &str,
+    claimed: Uuid,
+) -> Result<(), StoreError> {
+    let recorded = recorded_server(&mut *conn, index).await?;
     if recorded.is_some_and(|recorded| recorded.id == claimed) {
         return Ok(());
     }
@@ -331,7 +339,7 @@ pub(crate) async fn take_over(conn: &mut PgConnection, index: &str, claimed: Uui
 }
 
 /// Records that the index will not be deleted.
-pub(crate) async fn keep(conn: &mut PgConnection, index: &str) -> Result<(), StoreError> {
+pub(crate) async fn cancel_release(conn: &mut PgConnection, index: &str) -> Result<(), StoreError> {
     sqlx::query("update index_folders set released = false where index_name = $1")
         .bind(index)
         .execute(conn)

@@ -33,7 +33,7 @@ pub struct EngineFace {
     /// Its overall quality, 0 to 1.
     pub quality: Option<f32>,
     /// Whether it failed its quality profile.
-    pub failed: bool,
+    pub failed_quality: bool,
     /// When it was stored, in microseconds since 1970.
     pub stored_us: i64,
     /// Its embedding, as Postgres contains it: rounded to half precision.
@@ -55,10 +55,10 @@ pub struct EngineFilter {
 }
 
 impl EngineFilter {
-    /// Returns whether the filter can keep a small part of the collection. A graph has too few
-    /// links between the faces of such a part. The search must then also follow links through the
-    /// other faces (ACORN, Patel et al. 2024): without this, a filter that keeps a tenth of 40,000
-    /// faces loses a third of the matches.
+    /// Returns whether the filter may select only a small part of the collection. A graph has too
+    /// few links between the faces of such a part. The search must then also follow links through
+    /// the other faces (ACORN, Patel et al. 2024): without this, a filter that selects a tenth of
+    /// 40,000 faces loses a third of the matches.
     pub fn is_narrow(&self) -> bool {
         self.min_quality.is_some() || self.omit_failed || self.with_subject || self.has_period()
     }
@@ -109,7 +109,7 @@ pub struct SetInfo {
     pub settled: bool,
 }
 
-/// Why an engine call failed. The text is for the log.
+/// The reason why an engine call failed, as a text for the log.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct EngineError(pub String);
@@ -122,14 +122,14 @@ pub trait VectorEngine: std::fmt::Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Returns the random ids of the server that stores the sets.
-    async fn ids(&self) -> Result<Vec<Uuid>, EngineError>;
+    async fn server_ids(&self) -> Result<Vec<Uuid>, EngineError>;
 
     /// Returns the id that the database must record. `recorded` is the id that it contains. Fails
     /// if another installation uses the server.
     async fn claim(&self, recorded: Option<Uuid>) -> Result<Uuid, EngineError>;
 
     /// Stores an id that the database has recorded.
-    async fn mark(&self, id: Uuid) -> Result<(), EngineError>;
+    async fn store_server_id(&self, id: Uuid) -> Result<(), EngineError>;
 
     async fn sets(&self) -> Result<Vec<Uuid>, EngineError>;
 

@@ -7,8 +7,8 @@
 //! searches compare in Postgres. A look-up of all similar faces also compares in Postgres, because
 //! an erasure must not omit a face.
 //!
-//! [`ExternalIndex::step`] brings the engine up to the rows. While the engine is not available or a
-//! set is not complete, searches use the index of pgvector if it exists.
+//! [`ExternalIndex::step`] applies changes of rows to the engine. While the engine is not available
+//! or a set is not complete, searches use the index of pgvector if it exists.
 mod follow;
 use crate::db::values::floats;
 use crate::index::EmbeddingModel;
@@ -16,14 +16,14 @@ use crate::index::changes::{IndexLog, IndexSet};
 use crate::index::engine::{
     EngineError, EngineFace, EngineFilter, EngineHit, EngineQuery, FaceSet, VectorEngine, search_candidates,
 };
-use crate::index::external::follow::{Row, rows};
+use crate::index::external::follow::{Row, read_rows};
 use crate::index::scope::{FaceFilter, FaceScope};
 use crate::index::{
     AllSimilar, FaceIndex, Nearest, NearestFaces, Neighbours, Pair, Pgvector, Similar, changes,
 };
 use crate::{StoreError, db, index};
-pub use follow::Followed;
 use follow::Progress;
+pub use follow::StepOutcome;
 use pgvector::HalfVector;
 use sqlx::{PgConnection, PgPool};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -66,19 +66,19 @@ pub struct ExternalIndex {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Age of a deletion after which a set is built again, so that its files hold no remains of the
+    /// Age of a deletion after which a set is built again, so that its files contain no data of the
     /// deleted face.
     pub rebuild_age: Duration,
     /// Number of candidates that a search in a graph keeps. `None`: the number depends on the size
     /// of the set; see [`search_candidates`].
     pub candidates: Option<usize>,
-    /// Whether searches use the index of pgvector while the engine cannot answer.
-    pub fall_back: bool,
+    /// Whether searches use the index of pgvector while the engine is not available.
+    pub allow_fallback: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { rebuild_age: Duration::from_secs(24 * 3600), candidates: None, fall_back: true }
+        Self { rebuild_age: Duration::from_secs(24 * 3600), candidates: None, allow_fallback: true }
     }
 }
 
@@ -127,7 +127,7 @@ impl ExternalIndex {
         .bind(LATEST_CHANGES)
         // A search in a period cannot use an outdated set, because most of its faces lack the time
         // at which they were stored.
-        .bind(filter(scope).has_period())
+        .bind(engine_filter(scope).has_period())
         .fetch_one(&self.pool)
         .await?)
     }
@@ -149,7 +149,7 @@ impl ExternalIndex {
             let faces = usize::try_from(state.faces).unwrap_or_default();
             let candidates = search_candidates(self.config.candidates, limit, faces, max_candidates);
             let query = |probe: &Vec<f32>| EngineQuery {
-                filter: filter(scope),
+                filter: engine_filter(scope),
                 probe: probe.clone(),
                 limit,
                 candidates,
@@ -168,7 +168,7 @@ impl ExternalIndex {
 
     /// Returns fewer faces than requested if too few of the engine's candidates are in scope.
     async fn nearest_by_engine(&self, query: &Nearest<'_>) -> Result<NearestFaces, StoreError> {
-        let candidates = match needs_rows(&query.scope.filter) {
+        let candidates = match requires_rows(&query.scope.filter) {
             true => query.limit.saturating_mul(CANDIDATES_TO_CHECK),
             false => query.limit.saturating_add((query.limit / (100 / EXTRA_PERCENT)).max(MIN_EXTRA)),
         };
@@ -179,7 +179,8 @@ impl ExternalIndex {
         let ids: Vec<Uuid> = latest.into_iter().chain(found.iter().copied()).collect();
         let mut faces = index::check_candidates(&self.pool, query, &ids).await?;
         // If too few of the engine's candidates remain, the latest faces could hide that the result
-        // is incomplete. Without them it is too short, and the caller searches in another way.
+        // is incomplete. Without these faces it is too short, so the caller searches in another
+        // way.
         if (faces.iter().filter(|face| found.contains(&face.id)).count() as i64) < query.limit {
             faces.retain(|face| found.contains(&face.id));
         }
@@ -257,7 +258,7 @@ impl ExternalIndex {
     /// Returns whether a query that the engine could not answer can use the index of pgvector.
     async fn can_fall_back(&self, error: &StoreError, model: &EmbeddingModel) -> Result<bool, StoreError> {
         let StoreError::IndexUnavailable(reason) = error else { return Ok(false) };
-        let is_possible = self.config.fall_back && self.pgvector.is_prepared(model).await?;
+        let is_possible = self.config.allow_fallback && self.pgvector.is_prepared(model).await?;
         if is_possible {
             tracing::warn!(reason, "search index not available; using the index of pgvector");
         }
@@ -285,7 +286,7 @@ impl FaceIndex for ExternalIndex {
             let faces = index::nearest(&self.pool, query).await?;
             return Ok(NearestFaces { faces, exact: true });
         }
-        if needs_rows(&query.scope.filter) {
+        if requires_rows(&query.scope.filter) {
             return self.nearest_by_rows(query).await;
         }
         match self.nearest_by_engine(query).await {
@@ -323,7 +324,7 @@ impl FaceIndex for ExternalIndex {
         Ok((db::clock(&self.pool).await? - oldest).try_into().unwrap_or(Duration::ZERO))
     }
 
-    async fn caught_up(&self, within: Duration) -> Result<(), StoreError> {
+    async fn wait_for_changes(&self, within: Duration) -> Result<(), StoreError> {
         // A caller learns of a change after its commit. The changes that are visible now therefore
         // include every change that the caller knows.
         let last: Option<i64> =
@@ -348,35 +349,35 @@ impl FaceIndex for ExternalIndex {
 }
 
 /// Returns the filters of the scope that an engine can apply.
-fn filter(scope: &FaceScope) -> EngineFilter {
+fn engine_filter(scope: &FaceScope) -> EngineFilter {
     EngineFilter {
         collection_id: scope.collection_id,
         min_quality: scope.filter.min_quality,
         omit_failed: scope.omit_failed,
         with_subject: scope.with_subject,
-        since_us: scope.filter.since.map(microseconds),
-        until_us: scope.filter.until.map(microseconds),
+        since_us: scope.filter.since.map(to_microseconds),
+        until_us: scope.filter.until.map(to_microseconds),
     }
 }
 
 /// Returns the time in microseconds since 1970, as precise as Postgres stores it.
-fn microseconds(time: OffsetDateTime) -> i64 {
+fn to_microseconds(time: OffsetDateTime) -> i64 {
     i64::try_from(time.unix_timestamp_nanos().div_euclid(1_000)).unwrap_or(i64::MAX)
 }
 
-/// Returns whether only the rows can tell which candidates are in the scope.
-fn needs_rows(filter: &FaceFilter) -> bool {
+/// Returns whether a part of the filter can be applied only to the rows.
+fn requires_rows(filter: &FaceFilter) -> bool {
     filter.crawl_id.is_some() || filter.site.is_some()
 }
 
 /// Number of faces that are compared in one step.
-const PAGE: usize = 2_000;
+const FACES_PER_PAGE: usize = 2_000;
 /// Maximum difference of a component of an embedding. The engine normalises embeddings and rounds
 /// them to half precision.
 const ROUNDING: f32 = 2e-3;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Checked {
+pub struct CheckResult {
     pub rows: u64,
     /// Number of faces in the engine.
     pub faces: u64,
@@ -388,8 +389,8 @@ pub struct Checked {
     pub different: u64,
 }
 
-impl Checked {
-    /// Returns whether the engine has exactly the rows.
+impl CheckResult {
+    /// Returns whether the engine contains exactly the faces of the rows.
     pub fn is_equal(&self) -> bool {
         self.missing == 0 && self.surplus == 0 && self.different == 0
     }
@@ -399,30 +400,30 @@ impl ExternalIndex {
     /// Compares the next faces of a set with their rows, and records the result after the last
     /// ones. Faces with a change that the engine has not yet applied are not differences. Returns
     /// the number of rows that were compared.
-    async fn check_page(&self, set: &IndexSet, progress: &mut Progress) -> Result<Followed, StoreError> {
-        let Some(requested) = set.check_requested_at else { return Ok(Followed::Applied(0)) };
+    async fn check_page(&self, set: &IndexSet, progress: &mut Progress) -> Result<StepOutcome, StoreError> {
+        let Some(requested) = set.check_requested_at else { return Ok(StepOutcome::Applied(0)) };
         let previous = progress.checks.get(&set.id).filter(|(at, _, _)| *at == requested);
         let (mut after, mut checked) =
             previous.map(|(_, after, checked)| (*after, checked.clone())).unwrap_or_default();
         // No change is applied to the engine during this transaction.
-        let Some(mut tx) = self.exclusive().await? else { return Ok(Followed::Busy) };
-        let mut page = self.call(self.engine.page(&set.face_set(), after, PAGE)).await?;
+        let Some(mut tx) = self.begin_exclusive().await? else { return Ok(StepOutcome::Busy) };
+        let mut page = self.call(self.engine.page(&set.face_set(), after, FACES_PER_PAGE)).await?;
         let ids: Vec<Uuid> =
             sqlx::query_scalar("select id from faces where id > $1 and model_id = $2 order by id limit $3")
                 .bind(after)
                 .bind(set.model_id)
-                .bind(PAGE as i64)
+                .bind(FACES_PER_PAGE as i64)
                 .fetch_all(tx.conn())
                 .await?;
         // Cuts both pages at the smaller last id, so that they cover the same range of ids.
-        let page_end = page.last().filter(|_| page.len() == PAGE).map(|face| face.id);
-        let rows_end = ids.last().filter(|_| ids.len() == PAGE).copied();
+        let page_end = page.last().filter(|_| page.len() == FACES_PER_PAGE).map(|face| face.id);
+        let rows_end = ids.last().filter(|_| ids.len() == FACES_PER_PAGE).copied();
         let end = page_end.into_iter().chain(rows_end).min();
         page.retain(|face| end.is_none_or(|end| face.id <= end));
         let ids: Vec<Uuid> = ids.into_iter().filter(|id| end.is_none_or(|end| *id <= end)).collect();
-        let rows = rows(tx.conn(), &ids).await?;
+        let rows = read_rows(tx.conn(), &ids).await?;
         let stored: Vec<EngineFace> =
-            rows.into_iter().filter(|row| row.model_id == set.model_id).map(Row::face).collect();
+            rows.into_iter().filter(|row| row.model_id == set.model_id).map(Row::into_engine_face).collect();
         // This statement runs last, so it includes the changes made meanwhile.
         let pending: HashSet<Uuid> = sqlx::query_scalar(
             "select face_id from index_changes where model_id = $1 and face_id > $2 and ($3::uuid is null or face_id <= $3)",
@@ -445,11 +446,16 @@ impl ExternalIndex {
             changes::record_check(tx.conn(), set.id, requested, &result).await?;
         }
         tx.commit().await?;
-        Ok(Followed::Applied(compared))
+        Ok(StepOutcome::Applied(compared))
     }
 }
 
-fn compare(checked: &mut Checked, page: Vec<EngineFace>, stored: Vec<EngineFace>, pending: &HashSet<Uuid>) {
+fn compare(
+    checked: &mut CheckResult,
+    page: Vec<EngineFace>,
+    stored: Vec<EngineFace>,
+    pending: &HashSet<Uuid>,
+) {
     checked.rows += stored.len() as u64;
     checked.faces += page.len() as u64;
     let mut faces: BTreeMap<Uuid, EngineFace> = page.into_iter().map(|face| (face.id, face)).collect();
@@ -471,7 +477,7 @@ fn compare(checked: &mut Checked, page: Vec<EngineFace>, stored: Vec<EngineFace>
 fn equals(face: &EngineFace, row: &EngineFace) -> bool {
     let length = row.embedding.iter().map(|x| x * x).sum::<f32>().sqrt();
     face.collection_id == row.collection_id
-        && (face.has_subject, face.failed) == (row.has_subject, row.failed)
+        && (face.has_subject, face.failed_quality) == (row.has_subject, row.failed_quality)
         && (face.quality, face.stored_us) == (row.quality, row.stored_us)
         && face.embedding.len() == row.embedding.len()
         && face.embedding.iter().zip(&row.embedding).all(|(a, b)| (a - b / length).abs() <= ROUNDING)

@@ -80,7 +80,7 @@ pub struct NearestFaces {
     pub exact: bool,
 }
 
-/// A vector index over the embeddings of the stored faces. Every method that looks faces up fails
+/// A vector index over the embeddings of the stored faces. Every method that searches faces fails
 /// with [`StoreError::IndexUnavailable`] if the index is not available. The caller then compares in
 /// Postgres, or tries again later.
 #[async_trait::async_trait]
@@ -91,8 +91,8 @@ pub trait FaceIndex: fmt::Debug + Send + Sync {
     /// Returns whether the index can store faces of the model.
     async fn is_prepared(&self, model: &EmbeddingModel) -> Result<bool, StoreError>;
 
-    /// Creates what the index needs for faces of the model, including faces that exist already.
-    /// Does nothing if it exists. `conn` is in the transaction that registers the model.
+    /// Creates the index for faces of the model, including faces that exist already. Does nothing
+    /// if it exists. `conn` is in the transaction that registers the model.
     async fn prepare(&self, conn: &mut PgConnection, model: &EmbeddingModel) -> Result<(), StoreError>;
 
     /// Returns the most similar faces. An approximate result may omit some of them.
@@ -119,11 +119,11 @@ pub trait FaceIndex: fmt::Debug + Send + Sync {
         Ok(Duration::ZERO)
     }
 
-    /// Returns when the index contains every change that was committed before the call.
+    /// Waits until the index contains every change that was committed before the call.
     ///
     /// # Errors
     /// Fails with `IndexUnavailable` after the time `within`, or with the database's error.
-    async fn caught_up(&self, within: Duration) -> Result<(), StoreError> {
+    async fn wait_for_changes(&self, within: Duration) -> Result<(), StoreError> {
         let _ = within;
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! The index that Postgres itself keeps: one partial HNSW index of pgvector for each embedding
-//! model. Similarity is the cosine: 1 minus pgvector's cosine distance. A statement contains the
-//! model's id as a literal, because the planner uses a partial index only if it sees the condition.
+//! The index in Postgres itself: one partial HNSW index of pgvector for each embedding model.
+//! Similarity is the cosine: 1 minus pgvector's cosine distance. A statement contains the model's
+//! id as a literal, because the planner uses a partial index only if it sees the condition.
 use super::{AllSimilar, FaceIndex, Nearest, NearestFaces, Neighbours, Pair, Similar};
 use crate::db::values::halfvec;
 use crate::index::EmbeddingModel;
@@ -13,8 +13,8 @@ use std::time::Duration;
 /// candidates considered when a face is added. They are pgvector's `m` and `ef_construction`, by
 /// default 16 and 64. With 64 candidates and a million faces, one new face in thirty is linked only
 /// to faces of other people, so later searches do not find it.
-const NEIGHBOURS: i32 = 16;
-const CANDIDATES: i32 = 128;
+const HNSW_LINKS: i32 = 16;
+const BUILD_CANDIDATES: i32 = 128;
 
 /// Maximum number of candidates of a search (`hnsw.ef_search`) that pgvector allows.
 pub const MAX_CANDIDATES: usize = 1_000;
@@ -88,7 +88,7 @@ impl FaceIndex for Pgvector {
         let index = format!(
             "drop index if exists {0};
              create index {0} on faces using hnsw ((embedding::halfvec({1})) halfvec_cosine_ops)
-                 with (m = {NEIGHBOURS}, ef_construction = {CANDIDATES}) where model_id = {2};
+                 with (m = {HNSW_LINKS}, ef_construction = {BUILD_CANDIDATES}) where model_id = {2};
              alter index {0} alter column 1 set statistics 0",
             index_name(model.id),
             model.dimensions,
@@ -141,7 +141,8 @@ async fn use_index(
     ef_search: i64,
     max_scan_tuples: i64,
 ) -> Result<(), StoreError> {
-    // All statements in one request. Only the first one returns a row. They contain only numbers.
+    // All statements are sent in one request, and only the first one returns a row. They contain
+    // only numbers.
     let statements = format!(
         "select exists (select from pg_index where indexrelid = to_regclass('{}') and indisvalid);
          set local hnsw.iterative_scan = 'relaxed_order'; set local hnsw.ef_search = {ef_search};
@@ -184,7 +185,7 @@ const EXCHANGE_PAUSE: Duration = Duration::from_secs(5);
 const BUILD_MEMORY: &str = "select set_config('maintenance_work_mem', greatest(
     pg_size_bytes(current_setting('maintenance_work_mem')), pg_size_bytes(current_setting('shared_buffers')) * 3 / 4) / 1024 || 'kB',
     false)";
-/// The error code of a disk, or of the shared memory of a container, that is full.
+/// The error code for a full disk, or for full shared memory of a container.
 const DISK_FULL: &str = "53100";
 
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, sqlx::FromRow)]
@@ -227,12 +228,12 @@ impl Pgvector {
         let drop_new = format!("drop index concurrently if exists {new_name}");
         let create_new = format!(
             "create index concurrently {new_name} on faces using hnsw ((embedding::halfvec({})) halfvec_cosine_ops)
-                 with (m = {NEIGHBOURS}, ef_construction = {CANDIDATES}) where model_id = {}",
+                 with (m = {HNSW_LINKS}, ef_construction = {BUILD_CANDIDATES}) where model_id = {}",
             model.dimensions, model.id
         );
         sqlx::raw_sql(AssertSqlSafe(drop_new.clone())).execute(&mut conn).await?;
         if let Err(error) = sqlx::raw_sql(AssertSqlSafe(create_new.clone())).execute(&mut conn).await {
-            // Several processes build the index in shared memory, of which a container has little.
+            // Several processes build the index in shared memory, which is small in a container.
             if error.as_database_error().and_then(|error| error.code()).as_deref() != Some(DISK_FULL) {
                 return Err(error.into());
             }
@@ -261,8 +262,8 @@ impl Pgvector {
         Ok(())
     }
 
-    /// Drops the index of a model, because many faces are about to be stored. Neither a start nor a
-    /// registration builds it again, only [`Self::rebuild`].
+    /// Drops the index of a model, because many faces are about to be stored. Only
+    /// [`Self::rebuild`] builds it again.
     pub async fn drop_for_bulk_load(&self, model: i32) -> Result<(), StoreError> {
         self.set_bulk_load(model, true).await?;
         self.drop_index(model).await

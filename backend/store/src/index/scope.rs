@@ -1,4 +1,4 @@
-//! The faces that a look-up compares with, and their conditions in SQL. `f` is the alias of the
+//! The faces with which a search compares, and their conditions in SQL. `f` is the alias of the
 //! table `faces` in every condition.
 use crate::StoreError;
 use sqlx::{PgPool, Postgres, QueryBuilder};
@@ -40,7 +40,7 @@ pub struct Site(String);
 pub struct InvalidSite;
 
 impl Site {
-    /// Reads a host name in any notation that a URL may contain, such as Unicode or capitals.
+    /// Parses a host name in any notation that a URL may contain, such as Unicode or capitals.
     ///
     /// # Errors
     /// Fails if the text is neither a host name nor an IP address.
@@ -143,7 +143,7 @@ impl FaceFilter {
                 push_images_of_site(sql, site);
                 sql.push(")");
             }
-            (Some(site), None, Access::EachFace) => push_is_of_site(sql, site),
+            (Some(site), None, Access::EachFace) => push_is_on_site(sql, site),
         }
         if let Some(since) = self.since {
             sql.push(" and f.created_at >= ").push_bind(since);
@@ -169,7 +169,7 @@ pub(crate) fn push_images_of_crawl(query: &mut QueryBuilder<Postgres>, crawl: Uu
         .push(")");
 }
 
-/// A way to find the site of an image: tables, and two expressions on them.
+/// A way to find the site of an image: tables, and two expressions on these tables.
 struct SiteRelation {
     /// The column with the image.
     image: &'static str,
@@ -180,7 +180,7 @@ struct SiteRelation {
 
 /// The ways in which an image has a site: directly, or as a frame of a video. The address of a
 /// video counts only if no page of the video is known. Videos with the same file share the frames
-/// of the first one, which `original_id` names.
+/// of the first one, whose id is `original_id`.
 const SITE_RELATIONS: [SiteRelation; 5] = [
     SiteRelation { image: "s.image_id", tables: "image_sources s", key: "site_key(s.page_url, s.image_url)" },
     SiteRelation {
@@ -245,7 +245,7 @@ fn push_images_of_site(sql: &mut QueryBuilder<Postgres>, site: &Site) {
 
 /// Adds the condition that the image of the face was found on the site. It uses scalar subqueries,
 /// because the planner could turn `exists` or `in` into a set of all images of the site.
-fn push_is_of_site(sql: &mut QueryBuilder<Postgres>, site: &Site) {
+fn push_is_on_site(sql: &mut QueryBuilder<Postgres>, site: &Site) {
     sql.push(" and coalesce(");
     for SiteRelation { image, tables, key } in &SITE_RELATIONS {
         sql.push(format!("(select true from {tables} where {image} = f.image_id and "));

@@ -1,4 +1,4 @@
-//! API keys, which define what a caller may do and in which collection.
+//! API keys, which define the permissions and the collection of a caller.
 //!
 //! A key is `fc_` followed by 256 random bits. It is shown once. The database stores its SHA-256,
 //! which identifies it, and a prefix by which users can distinguish keys. A fast hash is
@@ -28,7 +28,7 @@ const KEY_BYTES: usize = 32;
 
 macro_rules! scopes {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal;)+) => {
-        /// What a key may do.
+        /// The permissions that a key can have.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum Scope { $($(#[doc = $doc])+ #[serde(rename = $name)] $variant,)+ }
 
@@ -93,7 +93,7 @@ pub struct NewKey {
     pub collection_id: Option<Uuid>,
     /// Display name of the holder.
     pub name: String,
-    /// What the key allows; at least one scope.
+    /// The permissions of the key; at least one scope.
     pub scopes: Vec<Scope>,
     /// Maximum number of requests per minute; `None` for no limit.
     pub requests_per_minute: Option<i32>,
@@ -155,7 +155,7 @@ impl NewKey {
 pub struct InvalidKey {
     /// The field of [`NewKey`] that is wrong.
     pub field: &'static str,
-    /// What is wrong with the field, and what is allowed.
+    /// A sentence with the error and the allowed values.
     pub sentence: String,
 }
 
@@ -187,7 +187,7 @@ impl ApiKey {
     }
 
     /// Returns the details that the audit log records when the key is created or revoked.
-    pub fn audited(&self) -> Value {
+    pub fn audit_detail(&self) -> Value {
         json!({ "key_id": self.id, "scopes": self.scopes })
     }
 }
@@ -218,7 +218,8 @@ impl FromRow<'_, PgRow> for ApiKey {
 pub struct KeyHash([u8; 32]);
 
 impl KeyHash {
-    /// Hashes a string in the form of a key; `None` for any other, which needs no lookup.
+    /// Hashes a string that has the format of a key. Returns `None` for any other string, which
+    /// needs no lookup.
     pub fn from_key(text: &str) -> Option<Self> {
         let bits = URL_SAFE_NO_PAD.decode(text.strip_prefix(KEY_PREFIX)?).ok()?;
         (bits.len() == KEY_BYTES).then(|| Self(Sha256::digest(text).into()))
@@ -229,7 +230,7 @@ impl KeyHash {
 ///
 /// # Errors
 /// Fails with `Invalid` if the system returns no random bytes.
-pub fn random<const N: usize>() -> Result<[u8; N], StoreError> {
+pub fn random_bytes<const N: usize>() -> Result<[u8; N], StoreError> {
     let mut bytes = [0; N];
     SysRng.try_fill_bytes(&mut bytes).map_err(|error| {
         StoreError::Invalid(format!("the operating system provided no random numbers: {error}"))

@@ -1,5 +1,5 @@
 //! Reads, writes and revokes keys in the database.
-use super::{ApiKey, KEY_BYTES, KEY_PREFIX, KeyHash, NewKey, random};
+use super::{ApiKey, KEY_BYTES, KEY_PREFIX, KeyHash, NewKey, random_bytes};
 use crate::StoreError;
 use crate::store::Keys;
 use base64::Engine as _;
@@ -33,7 +33,7 @@ impl Keys<'_> {
     /// the store's scope.
     pub async fn create(self, conn: &mut PgConnection, new: &NewKey) -> Result<(ApiKey, String), StoreError> {
         new.check().map_err(|invalid| StoreError::Invalid(invalid.sentence))?;
-        let key = format!("{KEY_PREFIX}{}", URL_SAFE_NO_PAD.encode(random::<KEY_BYTES>()?));
+        let key = format!("{KEY_PREFIX}{}", URL_SAFE_NO_PAD.encode(random_bytes::<KEY_BYTES>()?));
         let id = Uuid::now_v7();
         if let Some(creator) = new.made_by {
             lock_key_creation(conn, false).await?;
@@ -103,7 +103,7 @@ impl Keys<'_> {
     }
 
     /// Records that a key was used, at most once per minute.
-    pub async fn touch(self, id: Uuid) -> Result<(), StoreError> {
+    pub async fn record_use(self, id: Uuid) -> Result<(), StoreError> {
         sqlx::query(
             "update api_keys set last_used_at = now()
              where id = $1 and (last_used_at is null or last_used_at < now() - interval '1 minute')",
@@ -122,8 +122,8 @@ pub struct Revocation {
     pub key: ApiKey,
     /// The descendants that were revoked with it. They were valid until then.
     pub descendants: Vec<ApiKey>,
-    /// Number of descendants that remain valid.
-    pub working: usize,
+    /// Number of descendants that are still valid.
+    pub valid_descendants: usize,
 }
 
 impl Revocation {
@@ -154,7 +154,7 @@ impl Keys<'_> {
         if revoked.rows_affected() == 0 {
             return Err(StoreError::not_found("key", id));
         }
-        let working: Vec<Uuid> = sqlx::query_scalar(
+        let valid: Vec<Uuid> = sqlx::query_scalar(
             "with recursive descendants as (
                  select id from api_keys where made_by = $1
                  union select k.id from api_keys k join descendants d on k.made_by = d.id
@@ -167,7 +167,7 @@ impl Keys<'_> {
         .bind(self.0.collection_scope)
         .fetch_all(&mut *conn)
         .await?;
-        let revoked_ids: &[Uuid] = if with_descendants { &working } else { &[] };
+        let revoked_ids: &[Uuid] = if with_descendants { &valid } else { &[] };
         sqlx::query("update api_keys set revoked_at = now() where id = any($1)")
             .bind(revoked_ids)
             .execute(&mut *conn)
@@ -177,7 +177,7 @@ impl Keys<'_> {
             .fetch_all(&mut *conn);
         let descendants: Vec<ApiKey> = descendants.await?;
         let key = sqlx::query_as(select_keys!("where k.id = $1")).bind(id).fetch_one(conn).await?;
-        Ok(Revocation { key, working: working.len() - descendants.len(), descendants })
+        Ok(Revocation { key, valid_descendants: valid.len() - descendants.len(), descendants })
     }
 }
 

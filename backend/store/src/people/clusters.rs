@@ -1,6 +1,6 @@
-//! Reads and writes for face clustering: unclustered faces, their neighbours, and their assignment
-//! to subjects. Nothing derived from embeddings is stored. Means are computed when they are needed,
-//! so an erased face leaves no trace in them.
+//! Reads and writes the data of face clustering: unclustered faces, their neighbours, and their
+//! assignment to subjects. Nothing derived from embeddings is stored. Means are computed for each
+//! step, so they never contain an erased face.
 use crate::StoreError;
 use crate::db::values::floats;
 use crate::index::Neighbours;
@@ -29,8 +29,8 @@ pub struct ClusterUnit {
     #[sqlx(rename = "id")]
     pub subject: Option<Uuid>,
     /// Whether a user enrolled it. An enrolled subject is never merged into another subject.
-    pub enrolled: bool,
-    /// Those of the queried faces that belong to it.
+    pub is_enrolled: bool,
+    /// The queried faces that belong to it.
     pub faces: Vec<Uuid>,
     /// Mean of its embeddings, not normalised.
     #[sqlx(try_from = "pgvector::Vector")]
@@ -87,7 +87,7 @@ impl Clusters<'_> {
     }
 
     /// Returns the next unprocessed faces after `after`, ordered by id.
-    pub async fn unclustered(
+    pub async fn unclustered_faces(
         self,
         scope: &ClusterScope,
         after: Uuid,
@@ -119,8 +119,8 @@ impl Clusters<'_> {
         let mut count = QueryBuilder::<Postgres>::new("select count(*) from (select 1 from faces f where ");
         scope.push(&mut count, Access::All);
         count.push(" limit ").push_bind(MAX_EXACT_FACES + 1).push(") scope");
-        let in_scope: i64 = count.build_query_scalar().fetch_one(&self.0.pool).await?;
-        let exact = in_scope <= MAX_EXACT_FACES;
+        let face_count: i64 = count.build_query_scalar().fetch_one(&self.0.pool).await?;
+        let exact = face_count <= MAX_EXACT_FACES;
         let query = Neighbours { faces, scope: &scope, model: &model, limit, threshold, exact };
         self.0.index.neighbours(&query).await
     }
@@ -142,15 +142,15 @@ impl Clusters<'_> {
         .execute(&mut *conn)
         .await?;
         let mut units: Vec<ClusterUnit> = sqlx::query_as(
-            "with shown as (
+            "with queried as (
                  select subject_id, array_agg(face_id order by face_id) as faces from subject_faces
                  where face_id = any($1) group by subject_id
              )
-             select s.id, s.origin = 'enrolled' as enrolled, shown.faces, m.mean, m.weight, m.images,
+             select s.id, s.origin = 'enrolled' as is_enrolled, queried.faces, m.mean, m.weight, m.images,
                     array(select r.face_id from subject_refusals r where r.subject_id = s.id
                           union select o.subject_id from subject_refusals r join subject_faces o on o.face_id = r.face_id
                           where r.subject_id = s.id) as refused
-             from shown join subjects s on s.id = shown.subject_id
+             from queried join subjects s on s.id = queried.subject_id
              cross join lateral (
                  select avg(f.embedding::vector) as mean, count(*) as weight, array_agg(distinct f.image_id) as images
                  from (select sf.face_id from subject_faces sf
@@ -177,7 +177,7 @@ impl Clusters<'_> {
         .await?;
         units.extend(single_faces.into_iter().map(|(face, image, embedding)| ClusterUnit {
             subject: None,
-            enrolled: false,
+            is_enrolled: false,
             faces: vec![face],
             mean: floats(&embedding),
             weight: 1,

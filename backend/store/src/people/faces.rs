@@ -1,4 +1,4 @@
-//! Assignment of faces to subjects.
+//! Assigns faces to subjects.
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
 use crate::db::deletions::set_tombstones;
@@ -13,20 +13,20 @@ use uuid::Uuid;
 impl People<'_> {
     /// Assigns faces to a locked subject of the same collection, on behalf of a user. Removes
     /// earlier refusals of these faces. A cluster becomes `enrolled`. Faces of another subject are
-    /// moved if `moved` is set. Returns the number of faces that now belong to the subject.
+    /// moved if `allow_move` is set. Returns the number of faces that now belong to the subject.
     ///
     /// # Errors
     /// Fails with `NotFound` if a face is not in the collection; the error contains its id. Fails
-    /// with `Conflict` if a face belongs to another subject and `moved` is not set.
+    /// with `Conflict` if a face belongs to another subject and `allow_move` is not set.
     pub async fn enrol(
         self,
         conn: &mut PgConnection,
         collection: Uuid,
         subject: Uuid,
         faces: &[Uuid],
-        moved: bool,
+        allow_move: bool,
     ) -> Result<u64, StoreError> {
-        // Locks the images before the faces and their assignments. The deletion of a person holds
+        // Locks the images before the faces and their assignments. The deletion of a person locks
         // its images, deletes the assignments, and may then delete the faces.
         sqlx::query(
             "select 1 from images where id in (select image_id from faces where collection_id = $1 and id = any($2))
@@ -48,7 +48,7 @@ impl People<'_> {
         if let Some(missing) = faces.iter().find(|face| !existing.contains(face)) {
             return Err(StoreError::not_found("face", missing));
         }
-        if !moved {
+        if !allow_move {
             let assigned: Option<(Uuid, Uuid)> = sqlx::query_as(
                 "select face_id, subject_id from subject_faces where face_id = any($1) and subject_id <> $2 order by 1 limit 1",
             )
@@ -62,7 +62,7 @@ impl People<'_> {
                 )));
             }
         }
-        // A face that another transaction has just assigned is moved only if `moved` is set.
+        // A face that another transaction has just assigned is moved only if `allow_move` is set.
         let assigned_faces: Vec<Uuid> = sqlx::query_scalar(
             "insert into subject_faces as s (collection_id, subject_id, face_id)
              select $1, $2, face from unnest($3::uuid[]) as faces (face) order by face
@@ -73,7 +73,7 @@ impl People<'_> {
         .bind(collection)
         .bind(subject)
         .bind(&existing)
-        .bind(moved)
+        .bind(allow_move)
         .fetch_all(&mut *conn)
         .await?;
         if let Some(conflicting) = existing.iter().find(|face| !assigned_faces.contains(face)) {
@@ -94,7 +94,7 @@ impl People<'_> {
     }
 
     /// Removes a face from a locked subject. Clustering does not assign it again. With
-    /// `deletes_image`, also deletes an image that was only sent for enrolment if none of its faces
+    /// `delete_image`, also deletes an image that was only sent for enrolment if none of its faces
     /// belongs to a subject. Returns the blob keys to delete after the commit.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl People<'_> {
         conn: &mut PgConnection,
         subject: Uuid,
         face: Uuid,
-        deletes_image: bool,
+        delete_image: bool,
     ) -> Result<Vec<String>, StoreError> {
         let missing = || StoreError::not_found("face of this subject", face);
         let image: Option<Uuid> = sqlx::query_scalar("select image_id from faces where id = $1")
@@ -114,12 +114,12 @@ impl People<'_> {
         let image = image.ok_or_else(missing)?;
         lock_images(conn, &[image]).await?;
         let unlinked: i64 = sqlx::query_scalar(
-            "with gone as (
+            "with removed as (
                  delete from subject_faces where face_id = $2 and subject_id = $1 returning collection_id, subject_id, face_id
              ), refused as (
-                 insert into subject_refusals (collection_id, subject_id, face_id) select * from gone on conflict do nothing
+                 insert into subject_refusals (collection_id, subject_id, face_id) select * from removed on conflict do nothing
              )
-             select count(*) from gone",
+             select count(*) from removed",
         )
         .bind(subject)
         .bind(face)
@@ -128,7 +128,7 @@ impl People<'_> {
         if unlinked == 0 {
             return Err(missing());
         }
-        if deletes_image { self.delete_enrolled_images(conn, &[image]).await } else { Ok(Vec::new()) }
+        if delete_image { self.delete_enrolled_images(conn, &[image]).await } else { Ok(Vec::new()) }
     }
 
     /// Returns the images with faces of a locked subject, and locks them. Call it before the faces
@@ -144,8 +144,8 @@ impl People<'_> {
         Ok(images)
     }
 
-    /// Deletes those of the images that were sent only for enrolment and have no face assigned to a
-    /// subject. Returns the blob keys to delete after the commit.
+    /// Deletes the images that were sent only for enrolment and have no face assigned to a subject.
+    /// Returns the blob keys to delete after the commit.
     pub async fn delete_enrolled_images(
         self,
         conn: &mut PgConnection,
@@ -235,7 +235,7 @@ impl People<'_> {
         Ok(faces)
     }
 
-    /// Returns id and box (x, y, width, height) of an image's faces, in a transaction.
+    /// Returns the id and the box (x, y, width, height) of each face of an image.
     pub async fn boxes_of_image(
         self,
         conn: &mut PgConnection,

@@ -163,8 +163,7 @@ impl People<'_> {
         }
     }
 
-    /// Changes a locked subject. A cluster becomes `enrolled`: from then on it is treated as a
-    /// user's decision.
+    /// Changes a locked subject. A cluster becomes `enrolled`, like a subject that a user created.
     ///
     /// # Errors
     /// Fails with `Conflict` if the external id is taken.

@@ -1,4 +1,4 @@
-//! Videos that crawls and scans found: their admission, where they were found, and their end with
+//! Videos that crawls and scans found: their admission, their sources, and their cancellation with
 //! the crawl.
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
@@ -46,9 +46,9 @@ impl CrawledVideos<'_> {
     /// Adds videos that are new to the crawl, in the state `queued`, up to `limits`. Returns the
     /// new ones in input order.
     ///
-    /// Sightings of videos that the crawl knows are recorded as sources. Suppressed addresses are
-    /// not recorded. Addresses over a limit are only counted. A seed with a suppressed address is
-    /// added, so that its worker can report the reason. So is a video on a suppressed page. Locks
+    /// Sightings of videos that the crawl already has are recorded as sources. Suppressed addresses
+    /// are not recorded. Addresses over a limit are only counted. A seed with a suppressed address
+    /// and a video on a suppressed page are added, so that a worker can report the reason. Locks
     /// the crawl's row, like `store.ledger().admit_pages`.
     pub async fn admit(
         self,
@@ -67,7 +67,7 @@ impl CrawledVideos<'_> {
                 .fetch_optional(&mut *conn)
                 .await?;
         let admitted = admitted.ok_or_else(|| StoreError::not_found("crawl", crawl))?;
-        let room = (limits.total - i64::from(admitted)).max(0);
+        let capacity = (limits.total - i64::from(admitted)).max(0);
         let (mut seen_hashes, mut new_rows, mut hosts) = (HashSet::new(), NewRows::default(), Vec::new());
         let mut seed_flags = Vec::new();
         for video in videos {
@@ -77,22 +77,22 @@ impl CrawledVideos<'_> {
             }
         }
         let rows: Vec<(Option<Uuid>, i64)> = sqlx::query_as(
-            "with fresh as (
-                 select n.*, row_number() over (partition by n.host order by n.id) as place
+            "with new_videos as (
+                 select n.*, row_number() over (partition by n.host order by n.id) as position
                  from unnest($2::uuid[], $3::text[], $4::uuid[], $5::text[], $9::bool[]) as n (id, url, url_hash, host, is_seed)
                  where not exists (select 1 from videos v where v.crawl_id = $1 and v.url_hash = n.url_hash)
                    and (n.is_seed or not exists (
                        select 1 from suppressions s join crawls c on c.collection_id = s.collection_id
                        where c.id = $1 and s.url_hash = n.url_hash))),
-             taken as (select host, count(*) as count from videos where crawl_id = $1 group by host),
+             existing as (select host, count(*) as count from videos where crawl_id = $1 group by host),
              added as (
                  insert into videos (id, collection_id, crawl_id, source_url, url_hash, host, options)
                  select f.id, c.collection_id, c.id, f.url, f.url_hash, f.host, $6
-                 from fresh f join crawls c on c.id = $1 left join taken t on t.host = f.host
-                 where f.place + coalesce(t.count, 0) <= $7
+                 from new_videos f join crawls c on c.id = $1 left join existing t on t.host = f.host
+                 where f.position + coalesce(t.count, 0) <= $7
                  order by f.id limit $8
                  returning id)
-             select a.id, c.fresh from (select count(*) as fresh from fresh) c left join added a on true",
+             select a.id, c.new_count from (select count(*) as new_count from new_videos) c left join added a on true",
         )
         .bind(crawl)
         .bind(&new_rows.ids)
@@ -101,13 +101,13 @@ impl CrawledVideos<'_> {
         .bind(&hosts)
         .bind(options)
         .bind(limits.per_host)
-        .bind(room)
+        .bind(capacity)
         .bind(&seed_flags)
         .fetch_all(&mut *conn)
         .await?;
-        let fresh = rows.first().map_or(0, |(_, fresh)| *fresh);
+        let new_count = rows.first().map_or(0, |(_, new_count)| *new_count);
         let mut added: Vec<Uuid> = rows.into_iter().filter_map(|(id, _)| id).collect();
-        let over_limit = fresh - added.len() as i64;
+        let over_limit = new_count - added.len() as i64;
         if !added.is_empty() || over_limit > 0 {
             sqlx::query(
                 "update crawls set videos_admitted = videos_admitted + $2, videos_over_limit = videos_over_limit + $3
@@ -124,8 +124,8 @@ impl CrawledVideos<'_> {
         Ok(added)
     }
 
-    /// Returns the next videos of a crawl after the video `after` that wait to be read.
-    pub async fn waiting(self, crawl: Uuid, after: Uuid, limit: i64) -> Result<Vec<Uuid>, StoreError> {
+    /// Returns the next queued videos of a crawl after the video `after`.
+    pub async fn queued(self, crawl: Uuid, after: Uuid, limit: i64) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select id from videos where crawl_id = $1 and state = 'queued' and id > $2 order by id limit $3",
         )
@@ -155,7 +155,7 @@ impl CrawledVideos<'_> {
 
     /// Returns the completed video of the file at an address, except the video `id`, with the
     /// newest validators of a response.
-    pub async fn known(
+    pub async fn find_known(
         self,
         collection: Uuid,
         address: &str,
@@ -176,7 +176,7 @@ impl CrawledVideos<'_> {
     }
 
     /// Records that a redirect led from the address of a video to another one.
-    pub async fn record_moved(
+    pub async fn record_redirect(
         self,
         conn: &mut PgConnection,
         id: Uuid,
@@ -204,14 +204,14 @@ async fn record_sightings(
     let page_hashes = url_hashes(&pages);
     let requested_hashes: Vec<Option<Uuid>> =
         videos.iter().map(|(video, _)| video.requested_url.as_deref().map(url_hash)).collect();
-    // The lock prevents that a video is deleted before its source is stored.
+    // The lock prevents the deletion of a video before its source is stored.
     sqlx::query(
         "with ledger as materialized (
              select id, url_hash from videos where crawl_id = $1 and url_hash = any($2) and source_url is not null
              order by id for key share)
          insert into video_sources (video_id, page_url, page_hash, page_asked_hash)
-         select v.id, n.page_url, n.page_hash, n.asked
-         from unnest($2::uuid[], $3::text[], $4::uuid[], $5::uuid[]) with ordinality as n (url_hash, page_url, page_hash, asked, position)
+         select v.id, n.page_url, n.page_hash, n.requested_hash
+         from unnest($2::uuid[], $3::text[], $4::uuid[], $5::uuid[]) with ordinality as n (url_hash, page_url, page_hash, requested_hash, position)
          join ledger v using (url_hash)
          order by n.position
          on conflict (video_id, page_hash) do nothing",
@@ -254,8 +254,8 @@ pub(crate) async fn cancel_videos_of_crawl(
 }
 
 /// Returns the videos that are at one of the addresses, or that were found on a page at one of
-/// them. `hashes` also contains the addresses after redirects of the pages; `requested` only those
-/// of the request.
+/// them. `hashes` also contains the addresses of the pages after redirects, and `requested` only
+/// those of the request.
 pub(crate) async fn videos_at(
     conn: &mut PgConnection,
     collection: Uuid,
@@ -289,8 +289,8 @@ pub struct VideoCounts {
 impl CrawledVideos<'_> {
     /// Assigns an ended video to a scan that continues it, and returns its id. Its file, collection
     /// and options are those of `video`, it was cancelled or failed, and all its faces have
-    /// embeddings of `model`. No crawl found it, and no caller named its address: both have rules
-    /// and an origin of their own. Returns `None` if there is no such video.
+    /// embeddings of `model`. No crawl found it and no caller sent its address, because such videos
+    /// have their own rules and origin. Returns `None` if there is no such video.
     pub async fn continue_scanned(
         self,
         conn: &mut PgConnection,
@@ -298,7 +298,7 @@ impl CrawledVideos<'_> {
         model: i32,
     ) -> Result<Option<Uuid>, StoreError> {
         let mut savepoint = conn.begin().await?;
-        // The video with the most parts loses the least. The index on the file's hash permits only
+        // Prefers the video with the most stored parts. The index on the file's hash permits only
         // one live video of a file.
         let continued = sqlx::query_scalar(
             "update videos set state = 'running', scan_id = $5, source_url = $6, reason = null, detail = null,
@@ -375,7 +375,7 @@ impl CrawledVideos<'_> {
     ///
     /// # Errors
     /// Fails with `Conflict` if the video has ended, or if another scan continues it.
-    pub async fn hold_scanned(self, conn: &mut PgConnection, id: Uuid, scan: Uuid) -> Result<(), StoreError> {
+    pub async fn lock_scanned(self, conn: &mut PgConnection, id: Uuid, scan: Uuid) -> Result<(), StoreError> {
         let locked = sqlx::query(
             "select 1 from videos where id = $1 and scan_id = $2 and state = 'running' for update",
         )
@@ -390,7 +390,7 @@ impl CrawledVideos<'_> {
     }
 
     /// Returns the end of the lease of the scan that reads a video; `None` if no scan does.
-    pub async fn lease_of_scanned(self, id: Uuid) -> Result<Option<OffsetDateTime>, StoreError> {
+    pub async fn scan_lease_end(self, id: Uuid) -> Result<Option<OffsetDateTime>, StoreError> {
         let lease: Option<Option<OffsetDateTime>> = sqlx::query_scalar(
             "select c.lease_until from videos v join crawls c on c.id = v.scan_id
              where v.id = $1 and v.state = 'running' and c.state = 'running'",
@@ -404,7 +404,11 @@ impl CrawledVideos<'_> {
     /// Ends the videos that ended scans were reading, with `detail`: as failed if the scan failed,
     /// else as cancelled. The stored parts of the videos remain. Returns the jobs of other videos
     /// of the same files, if nothing of the files remains.
-    pub async fn end_scanned(self, conn: &mut PgConnection, detail: &str) -> Result<LedgerJobs, StoreError> {
+    pub async fn end_videos_of_ended_scans(
+        self,
+        conn: &mut PgConnection,
+        detail: &str,
+    ) -> Result<LedgerJobs, StoreError> {
         let collections: Vec<Uuid> = sqlx::query_scalar(
             "select distinct v.collection_id from videos v join crawls c on c.id = v.scan_id
              where v.state in ('queued', 'running', 'paused') and c.state <> 'running' order by v.collection_id",
@@ -412,7 +416,7 @@ impl CrawledVideos<'_> {
         .fetch_all(&mut *conn)
         .await?;
         for collection in collections {
-            // Either an erasure sees the ended videos, or this transaction sees what was erased.
+            // Either an erasure sees the ended videos, or this transaction sees the erasure.
             self.0.suppressions().lock(conn, collection, false).await?;
         }
         let ended: Vec<Uuid> = sqlx::query_scalar(
@@ -426,7 +430,7 @@ impl CrawledVideos<'_> {
         .bind(detail)
         .fetch_all(&mut *conn)
         .await?;
-        self.0.erasures().erase_emptied_videos(conn, &ended).await
+        self.0.erasures().erase_videos_if_empty(conn, &ended).await
     }
 
     pub async fn counts(self, id: Uuid) -> Result<VideoCounts, StoreError> {

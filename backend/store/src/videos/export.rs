@@ -94,7 +94,7 @@ impl CrawledVideos<'_> {
         limit: i64,
         embeddings: bool,
     ) -> Result<ExportedTracks, StoreError> {
-        let page = self.0.tracks().rows(video, &TrackFilter::default(), after, limit).await?;
+        let page = self.0.tracks().page_without_faces(video, &TrackFilter::default(), after, limit).await?;
         let TrackPage { mut tracks, next } = page;
         self.0.tracks().read_faces(&mut tracks).await?;
         let ids: Vec<Uuid> = tracks.iter().flat_map(|track| &track.faces).map(|shot| shot.face_id).collect();

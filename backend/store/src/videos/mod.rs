@@ -1,5 +1,5 @@
-//! Reads and deletes the rows of videos. Changes of a video while it is read are in `progress`, its
-//! tracks and the faces of their best shots in `tracks`.
+//! Reads and deletes the rows of videos. `progress` changes a video while it is read. `tracks`
+//! contains its tracks and the faces of their best shots.
 pub mod crawled;
 pub mod export;
 mod progress;
@@ -10,7 +10,7 @@ use crate::db::deletions::set_tombstones;
 use crate::images::delete_images;
 use crate::store::Videos;
 use domain::{Reason, VideoState};
-pub use progress::{Checkpoint, NewVideo, VideoEnd, VideoFacts, WaitingVideos};
+pub use progress::{Checkpoint, NewVideo, VideoEnd, VideoFileInfo, WaitingVideos};
 pub(crate) use progress::{delete_ended_files, record_found_again};
 use serde_json::Value;
 use sqlx::{PgConnection, Postgres, QueryBuilder};
@@ -59,7 +59,7 @@ pub struct Video {
     pub unidentified: i64,
     /// Number of people; `None` until the whole video was read.
     pub people: Option<i32>,
-    /// Why the video could not be read, or not to its end.
+    /// The reason why the video could not be read completely.
     pub reason: Option<Reason>,
     pub detail: Option<String>,
     #[serde(with = "time::serde::rfc3339")]
@@ -70,7 +70,7 @@ pub struct Video {
 
 impl Video {
     /// Returns whether the video can be read again (`store.videos().requeue`): it failed, and its
-    /// file is kept or at an address that a caller named.
+    /// file is kept or at an address that a caller sent.
     pub fn is_retryable(&self) -> bool {
         let has_file = self.source_key.is_some() || (self.crawl_id.is_none() && self.source_url.is_some());
         self.state == VideoState::Failed && self.scan_id.is_none() && has_file
@@ -151,8 +151,8 @@ impl Videos<'_> {
             .await?)
     }
 
-    /// Returns those of the videos that exist and have not ended.
-    pub async fn live_among(self, ids: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
+    /// Returns the ids of the videos that exist and have not ended.
+    pub async fn filter_live(self, ids: &[Uuid]) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select id from videos where id = any($1) and state in ('queued', 'running', 'paused')",
         )
@@ -192,7 +192,7 @@ impl Videos<'_> {
     }
 
     /// Returns whether a face of the video has an embedding of another model than `model`.
-    pub async fn has_other_model(
+    pub async fn has_faces_of_other_model(
         self,
         conn: &mut PgConnection,
         id: Uuid,

@@ -1,5 +1,4 @@
-//! Inserts a video, and records what is known of it while it is read: its file, how far it is
-//! stored, and its states.
+//! Inserts a video, and records its file, its checkpoint and its states while it is read.
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
 use crate::db::values::without_nul;
@@ -14,7 +13,7 @@ use uuid::Uuid;
 
 /// Properties that a video file reports.
 #[derive(Clone, Debug)]
-pub struct VideoFacts {
+pub struct VideoFileInfo {
     pub sha256: [u8; 32],
     pub bytes: i64,
     pub codec: String,
@@ -22,7 +21,7 @@ pub struct VideoFacts {
     pub duration_us: Option<i64>,
 }
 
-/// How far a video is stored.
+/// The stored part of a video.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     /// Time of the last frame in microseconds.
@@ -42,22 +41,22 @@ pub struct Checkpoint {
 impl Videos<'_> {
     /// Records what the file reports about itself. Returns `Err` with the id of another video of
     /// the same file in the collection.
-    pub async fn describe(
+    pub async fn record_file_info(
         self,
         conn: &mut PgConnection,
         id: Uuid,
-        facts: &VideoFacts,
+        info: &VideoFileInfo,
     ) -> Result<Result<(), Uuid>, StoreError> {
         let update = sqlx::query(
             "update videos set sha256 = $2, bytes = $3, codec = $4, duration_us = $5, original_id = null
              where id = $1",
         )
         .bind(id)
-        .bind(facts.sha256.as_slice())
-        .bind(facts.bytes)
-        .bind(without_nul(&facts.codec))
-        .bind(facts.duration_us);
-        set_file(conn, id, &facts.sha256, update).await
+        .bind(info.sha256.as_slice())
+        .bind(info.bytes)
+        .bind(without_nul(&info.codec))
+        .bind(info.duration_us);
+        set_file(conn, id, &info.sha256, update).await
     }
 
     /// Records that the file of a running video was fetched and is stored as the blob `key`, and
@@ -132,7 +131,7 @@ async fn set_file(
     sha256: &[u8; 32],
     update: Query<'_, Postgres, PgArguments>,
 ) -> Result<Result<(), Uuid>, StoreError> {
-    if let Some(other) = find_other_of_file(&mut *conn, id, sha256).await? {
+    if let Some(other) = find_other_video_of_file(&mut *conn, id, sha256).await? {
         return Ok(Err(other));
     }
     let mut savepoint = conn.begin().await?;
@@ -145,9 +144,9 @@ async fn set_file(
         Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
             // The index waited for another transaction that stored a video of the same file.
             savepoint.rollback().await?;
-            match find_other_of_file(conn, id, sha256).await? {
+            match find_other_video_of_file(conn, id, sha256).await? {
                 Some(other) => Ok(Err(other)),
-                None => Err(repeated_video()),
+                None => Err(repeated_video_error()),
             }
         }
         Err(error) => Err(error.into()),
@@ -155,8 +154,8 @@ async fn set_file(
 }
 
 /// Returns another video of the same file and collection that was not cancelled and did not fail,
-/// and of which retention deleted nothing.
-async fn find_other_of_file(
+/// and whose content was not deleted by retention.
+async fn find_other_video_of_file(
     conn: &mut PgConnection,
     id: Uuid,
     sha256: &[u8; 32],
@@ -188,7 +187,7 @@ pub struct NewVideo {
     pub options: Value,
 }
 
-/// What occupies disk space and workers in a collection.
+/// The videos that occupy disk space and workers in a collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, sqlx::FromRow)]
 pub struct WaitingVideos {
     /// Number of live videos that callers added.
@@ -239,18 +238,18 @@ impl Videos<'_> {
                 return Ok(Ok(id));
             }
             if let Some(sha256) = &video.sha256
-                && let Some(existing) = self.of_file(&mut *conn, video.collection, sha256).await?
+                && let Some(existing) = self.find_by_file(&mut *conn, video.collection, sha256).await?
             {
                 record_found_again(conn, existing).await?;
                 return Ok(Err(existing));
             }
         }
-        Err(repeated_video())
+        Err(repeated_video_error())
     }
 
-    /// Returns the video of a file. Ignores videos that were cancelled or failed, and those of
-    /// which retention deleted a part.
-    pub async fn of_file(
+    /// Returns the video of a file. Ignores videos that were cancelled or failed, and those with
+    /// content deleted by retention.
+    pub async fn find_by_file(
         self,
         conn: &mut PgConnection,
         collection: Uuid,
@@ -268,7 +267,7 @@ impl Videos<'_> {
     }
 
     /// Returns the live video that a caller added with an address in a collection.
-    pub async fn of_address(
+    pub async fn find_by_address(
         self,
         conn: &mut PgConnection,
         collection: Uuid,
@@ -286,8 +285,8 @@ impl Videos<'_> {
         .await?)
     }
 
-    /// Returns what waits in a collection. Call [`Self::lock_waiting`] before, in the
-    /// transaction that adds a video.
+    /// Returns the number and size of the waiting videos of a collection. Call
+    /// [`Self::lock_waiting`] before, in the transaction that adds a video.
     pub async fn waiting_in_collection(
         self,
         conn: &mut PgConnection,
@@ -305,8 +304,8 @@ impl Videos<'_> {
         .await?)
     }
 
-    /// Locks the adding of videos to the collection: other transactions that acquire this lock wait
-    /// until this one ends.
+    /// Locks the insertion of videos into the collection. Other transactions that acquire this lock
+    /// wait until this one ends.
     pub async fn lock_waiting(self, conn: &mut PgConnection, collection: Uuid) -> Result<(), StoreError> {
         sqlx::query("select pg_advisory_xact_lock(hashtextextended('waiting videos ' || $1::text, 0))")
             .bind(collection)
@@ -322,7 +321,7 @@ pub(crate) async fn record_found_again(conn: &mut PgConnection, video: Uuid) -> 
     Ok(())
 }
 
-pub(super) fn repeated_video() -> StoreError {
+pub(super) fn repeated_video_error() -> StoreError {
     StoreError::Conflict("the same video is stored and deleted repeatedly; try again".into())
 }
 
@@ -331,13 +330,13 @@ pub struct VideoEnd<'a> {
     pub state: VideoState,
     /// Number of people, if the whole video was read.
     pub people: Option<i32>,
-    /// Why the video could not be read, or not to its end.
+    /// The reason why the video could not be read completely.
     pub reason: Option<Reason>,
     pub detail: Option<&'a str>,
     /// The video of the same file, if the collection had one before.
     pub original: Option<Uuid>,
     /// Whether the blob of the file is kept, so that the video can be read again.
-    pub keeps_file: bool,
+    pub keep_file: bool,
 }
 
 impl Videos<'_> {
@@ -392,7 +391,7 @@ impl Videos<'_> {
     /// # Errors
     /// Fails with `NotFound` if it does not exist or is outside the store's scope. Fails with
     /// `Conflict` if it did not fail, if its file is neither kept nor at an address that a caller
-    /// named, or if the collection has another video of the file.
+    /// sent, or if the collection has another video of the file.
     pub async fn requeue(self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
         self.set_state(&mut *conn, id, &[VideoState::Failed], VideoState::Failed).await?;
         let requeued = sqlx::query(
@@ -403,7 +402,7 @@ impl Videos<'_> {
         .bind(id)
         .execute(conn)
         .await;
-        let conflict = |why: &str| Err(StoreError::Conflict(why.into()));
+        let conflict = |message: &str| Err(StoreError::Conflict(message.into()));
         match requeued {
             Ok(result) if result.rows_affected() == 1 => Ok(()),
             Ok(_) => conflict("the file of the video is not kept; send it again"),
@@ -414,8 +413,8 @@ impl Videos<'_> {
         }
     }
 
-    /// Forgets the files of at most `limit` videos that failed before the time `before`. Returns
-    /// the blobs to delete after the commit.
+    /// Removes the references to the files of at most `limit` videos that failed before the time
+    /// `before`. Returns the blobs to delete after the commit.
     pub async fn delete_failed_files(
         self,
         conn: &mut PgConnection,
@@ -462,7 +461,7 @@ impl Videos<'_> {
         .bind(&end.reason)
         .bind(end.detail.map(without_nul))
         .bind(end.original)
-        .bind(end.keeps_file)
+        .bind(end.keep_file)
         .fetch_one(&mut *conn)
         .await?;
         if let Some(original) = end.original {
@@ -472,7 +471,8 @@ impl Videos<'_> {
     }
 }
 
-/// Forgets the kept files of those of the videos that have ended, and records their deletion.
+/// Removes the references to the stored files of the videos that have ended, and records the
+/// deletion of these files.
 pub(crate) async fn delete_ended_files(conn: &mut PgConnection, videos: &[Uuid]) -> Result<(), StoreError> {
     let keys: Vec<String> = sqlx::query_scalar(
         "with kept as materialized (

@@ -214,13 +214,13 @@ impl Tracks<'_> {
         limit: i64,
     ) -> Result<TrackPage, StoreError> {
         self.0.videos().get(video).await?;
-        let mut page = self.rows(video, filter, after, limit).await?;
+        let mut page = self.page_without_faces(video, filter, after, limit).await?;
         self.read_faces(&mut page.tracks).await?;
         Ok(page)
     }
 
     /// Works like [`Self::list`], without the faces. Does not check the store's scope.
-    pub(crate) async fn rows(
+    pub(crate) async fn page_without_faces(
         self,
         video: Uuid,
         filter: &TrackFilter,
@@ -319,8 +319,8 @@ impl Tracks<'_> {
         Ok(tracks)
     }
 
-    /// Records which person each track shows.
-    pub async fn number_people(
+    /// Records the number of the person in each track.
+    pub async fn set_person_numbers(
         self,
         conn: &mut PgConnection,
         numbers: &[(Uuid, Option<i32>)],

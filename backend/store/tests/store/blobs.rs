@@ -1,4 +1,4 @@
-//! Tests blobs in a folder and in a bucket, and the deletion of blobs that no row names.
+//! Tests blobs in a folder and in a bucket, and the deletion of blobs that no row refers to.
 use crate::fixture::{self, Commit};
 use axum::body::Bytes as Body;
 use axum::extract::State;
@@ -78,7 +78,7 @@ impl Recorder {
         Arc::new(Self { calls: Mutex::default(), root: root.to_owned(), started: Notify::new(), gate })
     }
 
-    fn open(&self) {
+    fn open_gate(&self) {
         *self.gate.0.lock().unwrap() = true;
         self.gate.1.notify_all();
     }
@@ -117,7 +117,7 @@ impl Disk for Recorder {
 async fn put_syncs_blob_file_and_folders() {
     let folder = tempfile::tempdir().unwrap();
     let disk = Recorder::new(folder.path());
-    disk.open();
+    disk.open_gate();
     let blobs = Blobs::open_folder(folder.path(), disk.clone()).unwrap();
     let key = blobs.put("chip", "png", Bytes::from_static(b"abc")).await.unwrap();
     let rename_call = format!("rename to {key}");
@@ -140,13 +140,13 @@ async fn concurrent_blobs_are_synced_in_groups() {
     let first = put(1);
     disk.started.notified().await;
     let tasks: Vec<_> = (2..=40).map(put).collect();
-    // All of them are written, but none has its name.
+    // All files are written, but none has its final name.
     while files(folder.path()).len() < 40 {
         tokio::task::yield_now().await;
     }
     assert!(disk.calls().is_empty());
     assert_eq!(blobs.list().count().await, 0);
-    disk.open();
+    disk.open_gate();
     let mut keys = vec![first.await.unwrap()];
     for task in tasks {
         keys.push(task.await.unwrap());
@@ -154,7 +154,7 @@ async fn concurrent_blobs_are_synced_in_groups() {
     let calls = disk.calls();
     let count = |start: &str| calls.iter().filter(|call| call.starts_with(start)).count();
     assert_eq!((count("sync 1"), count("rename")), (11, 40), "{calls:?}");
-    // A write may still have been on its way to the group when the gate opened.
+    // A write that was late may be synced in another group.
     assert!(calls.iter().filter(|call| *call == "sync folder ").count() < 10, "{calls:?}");
     for key in keys {
         assert!(blobs.exists(&key).await.unwrap());
@@ -445,7 +445,7 @@ impl World {
     }
 
     async fn put(&self) -> String {
-        self.blobs.put("thumbnails", "jpg", Bytes::from_static(b"the same picture")).await.unwrap()
+        self.blobs.put("thumbnails", "jpg", Bytes::from_static(b"the same image")).await.unwrap()
     }
 
     async fn exists(&self, key: &str) -> bool {
@@ -490,7 +490,7 @@ async fn shared_blob_stays_until_last_row_is_deleted() {
 }
 
 #[testing::test]
-async fn keep_blobs_returns_concurrently_deleted_blobs() {
+async fn prevent_deletion_returns_concurrently_deleted_blobs() {
     let world = World::new().await;
     let key = world.put().await;
     let image = world.image(1, &key).await;
@@ -500,19 +500,20 @@ async fn keep_blobs_returns_concurrently_deleted_blobs() {
     world.store.blobs().delete(&world.blobs, &keys).await.unwrap();
     assert!(!world.exists(&key).await);
 
-    let keep = async || {
+    let prevent_deletion = async || {
         let mut tx = world.store.begin().await.unwrap();
-        let missing = world.store.blobs().keep(tx.conn(), std::slice::from_ref(&key)).await.unwrap();
+        let missing =
+            world.store.blobs().prevent_deletion(tx.conn(), std::slice::from_ref(&key)).await.unwrap();
         (tx, missing)
     };
     // After a rollback, the blob is returned again. After a commit, it is not.
-    let (tx, missing) = keep().await;
+    let (tx, missing) = prevent_deletion().await;
     assert_eq!(missing, std::slice::from_ref(&key));
     drop(tx);
-    let (tx, missing) = keep().await;
+    let (tx, missing) = prevent_deletion().await;
     assert_eq!(missing, std::slice::from_ref(&key));
     tx.commit().await.unwrap();
-    assert!(keep().await.1.is_empty());
+    assert!(prevent_deletion().await.1.is_empty());
 }
 
 #[testing::test]
@@ -523,7 +524,9 @@ async fn blob_deletion_waits_for_concurrent_image_insert() {
     let mut tx = world.store.begin().await.unwrap();
     let new = NewImage { thumbnail_key: Some(key.clone()), ..fixture::image(2) };
     world.store.images().insert(tx.conn(), world.default, &new).await.unwrap().unwrap();
-    assert!(world.store.blobs().keep(tx.conn(), std::slice::from_ref(&key)).await.unwrap().is_empty());
+    assert!(
+        world.store.blobs().prevent_deletion(tx.conn(), std::slice::from_ref(&key)).await.unwrap().is_empty()
+    );
 
     let keys = world.delete(image).await;
     assert_eq!(keys, std::slice::from_ref(&key), "the other row is not visible yet");

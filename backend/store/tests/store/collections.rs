@@ -5,7 +5,7 @@ use domain::{CrawlKind, CrawlState};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use store::collections::{SALT, WebhookSigner};
+use store::collections::{SALT_BYTES, WebhookSigner};
 use store::keys::{NewKey, Scope};
 use store::{Store, StoreError};
 use testing::TestDatabase;
@@ -50,7 +50,7 @@ async fn collection_deletion_repeats_interrupted_batch() {
     let (collection, crawl) = collection_with_content(&store, "press").await;
     let mut tx = store.begin().await.unwrap();
     assert!(matches!(
-        store.collections().erase_some(tx.conn(), collection).await,
+        store.collections().erase_step(tx.conn(), collection).await,
         Err(StoreError::Conflict(_))
     ));
     drop(tx);
@@ -66,15 +66,15 @@ async fn collection_deletion_repeats_interrupted_batch() {
     loop {
         // The step is interrupted before its commit, so the next call returns the same blobs.
         let mut rolled_back = store.begin().await.unwrap();
-        let expected = store.collections().erase_some(rolled_back.conn(), collection).await.unwrap();
+        let expected = store.collections().erase_step(rolled_back.conn(), collection).await.unwrap();
         drop(rolled_back);
         let erased =
-            store.commit(async |tx| store.collections().erase_some(tx.conn(), collection).await).await;
+            store.commit(async |tx| store.collections().erase_step(tx.conn(), collection).await).await;
         assert_eq!(erased, expected);
         assert!(erased.rows <= 5_000, "{erased:?}");
         steps += 1;
         blobs.extend(erased.blobs);
-        match (erased.done, erased.rows) {
+        match (erased.is_done, erased.rows) {
             (true, _) => break,
             (false, 0) => {
                 // The deletion waits for a running crawl.
@@ -96,7 +96,7 @@ async fn collection_deletion_repeats_interrupted_batch() {
     assert_eq!(store.collections().get("press").await.unwrap().id, new_collection);
     let mut tx = store.begin().await.unwrap();
     assert!(
-        store.collections().erase_some(tx.conn(), collection).await.unwrap().done,
+        store.collections().erase_step(tx.conn(), collection).await.unwrap().is_done,
         "the collection stays deleted"
     );
 }
@@ -133,12 +133,12 @@ async fn api_keys_are_deleted_with_collection_except_default() {
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn signer(salt: u8) -> WebhookSigner {
-    WebhookSigner::Own(vec![salt; SALT])
+    WebhookSigner::Own(vec![salt; SALT_BYTES])
 }
 
 async fn rotate(store: &Store, collection: Uuid, salt: u8, overlap: Duration) -> Result<(), StoreError> {
     let mut tx = store.begin().await?;
-    store.collections().rotate_webhook_secret(tx.conn(), collection, &[salt; SALT], overlap).await?;
+    store.collections().rotate_webhook_secret(tx.conn(), collection, &[salt; SALT_BYTES], overlap).await?;
     tx.commit().await
 }
 
@@ -173,9 +173,9 @@ async fn webhook_secrets_are_deleted_with_collection_except_default() {
         let mut done = false;
         while !done {
             done = store
-                .commit(async |tx| store.collections().erase_some(tx.conn(), collection).await)
+                .commit(async |tx| store.collections().erase_step(tx.conn(), collection).await)
                 .await
-                .done;
+                .is_done;
         }
     }
     let default = fixture::collection(&store, "default").await;
@@ -197,7 +197,7 @@ async fn restored_backup_does_not_sign_with_replaced_secret() {
     sqlx::query("insert into webhook_secrets (id, collection_id, salt, created_at, overlaps_until) values ($1, $2, $3, $4, $4)")
         .bind(row.0)
         .bind(fixture::collection(&copy, "default").await)
-        .bind(vec![1_u8; SALT])
+        .bind(vec![1_u8; SALT_BYTES])
         .bind(row.1)
         .execute(copy.pool())
         .await

@@ -25,7 +25,7 @@ async fn collection_is_created_once_and_default_always_exists() {
     for name in ["", "Ümlaut", "UPPER", "a b", "nul\0", &"x".repeat(65)] {
         assert!(matches!(store.collections().ensure(name).await, Err(StoreError::Invalid(_))), "{name:?}");
         let result = store.collections().get(name).await;
-        assert!(matches!(result, Err(StoreError::NotFound { what: "collection", .. })), "{name:?}");
+        assert!(matches!(result, Err(StoreError::NotFound { resource: "collection", .. })), "{name:?}");
     }
 }
 
@@ -158,8 +158,9 @@ fn result(state: ImageState, reason: Option<Reason>, image: Option<Uuid>) -> Ima
 async fn pages_are_admitted_once_in_order_up_to_limit() {
     let (_db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
-    let urls =
-        |rows: &[store::crawls::pages::Admitted]| rows.iter().map(|row| row.url.clone()).collect::<Vec<_>>();
+    let urls = |rows: &[store::crawls::pages::AdmittedUrl]| {
+        rows.iter().map(|row| row.url.clone()).collect::<Vec<_>>()
+    };
     let first = admit_pages(&store, crawl.id, 4, &[page("b"), page("a"), page("b")]).await;
     assert_eq!(urls(&first), ["http://site.test/b", "http://site.test/a"]);
     assert_eq!(first[0].depth, 1);
@@ -251,7 +252,7 @@ async fn concurrent_callers_admit_each_url_once() {
 }
 
 #[testing::test]
-async fn image_sightings_become_sources_once() {
+async fn image_sightings_are_recorded_as_sources_once() {
     let (_db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
     let sightings = [image_url("a.jpg", "one"), image_url("a.jpg", "two"), image_url("a.jpg", "one")];

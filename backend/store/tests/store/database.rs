@@ -1,5 +1,5 @@
-//! Tests connections, migrations while other versions of the program use the database, and which
-//! calls are retried after a transient error.
+//! Tests connections, migrations while other versions of the program use the database, and retries
+//! after transient errors.
 use sqlx::migrate::Migrator;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, PgPool};
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
-use store::db::schema::{OlderPrograms, STOPS_OLDER_PROGRAMS};
+use store::db::schema::{OlderProgramPolicy, STOPS_OLDER_PROGRAMS};
 use store::db::transient::{Cause, Transient};
 use store::{Config, Store, StoreError, retried};
 use testing::TestDatabase;
@@ -21,7 +21,7 @@ async fn connects_to_database_with_current_schema() {
     let db = TestDatabase::create().await;
     let store = Store::connect(&Config { url: db.url(), ..Config::default() }).await.unwrap();
     store.ping().await.unwrap();
-    assert_eq!(store.schema().migrate(OlderPrograms::Stop).await.unwrap().ran, 0);
+    assert_eq!(store.schema().migrate(OlderProgramPolicy::Stop).await.unwrap().migration_count, 0);
     let (timeout, name): (String, String) =
         sqlx::query_as("select current_setting('statement_timeout'), current_setting('application_name')")
             .fetch_one(store.pool())
@@ -35,11 +35,12 @@ async fn concurrent_stores_migrate_fresh_database_once() {
     let db = TestDatabase::create().await;
     sqlx::raw_sql("drop schema public cascade; create schema public").execute(db.pool()).await.unwrap();
     let stores: Vec<Store> = (0..4).map(|_| db.store()).collect();
-    let migrated =
-        futures::future::try_join_all(stores.iter().map(|store| store.schema().migrate(OlderPrograms::Stop)))
-            .await
-            .unwrap();
-    let ran: Vec<usize> = migrated.iter().map(|migrated| migrated.ran).collect();
+    let migrated = futures::future::try_join_all(
+        stores.iter().map(|store| store.schema().migrate(OlderProgramPolicy::Stop)),
+    )
+    .await
+    .unwrap();
+    let ran: Vec<usize> = migrated.iter().map(|migrated| migrated.migration_count).collect();
     let total: usize = ran.iter().sum();
     assert!(total > 0);
     assert_eq!(ran.iter().filter(|n| **n > 0).count(), 1, "{ran:?}");
@@ -115,7 +116,7 @@ async fn waits_for_writable_server_and_replaces_connections() {
     connect_task.await.unwrap().unwrap().ping().await.unwrap();
 }
 
-/// The migrations of a version after this one: all current ones, and one that creates a table.
+/// Returns the migrations of a next version: all current ones, and one that creates a table.
 async fn migrations_of_next_version(first_line: &str) -> (Migrator, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     for file in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations")).unwrap() {
@@ -147,14 +148,14 @@ fn assert_refused(error: &StoreError) {
 async fn older_program_runs_on_compatible_newer_schema() {
     let db = TestDatabase::create().await;
     let (newer, _folder) = migrations_of_next_version("-- Adds a table.").await;
-    let _running = db.store().schema().migrate(OlderPrograms::Stop).await.unwrap();
+    let _running = db.store().schema().migrate(OlderProgramPolicy::Stop).await.unwrap();
     assert_eq!(
-        db.store().schema().migrate_to(&newer, OlderPrograms::Stop).await.unwrap().ran,
+        db.store().schema().migrate_to(&newer, OlderProgramPolicy::Stop).await.unwrap().migration_count,
         1,
-        "the older program need not end"
+        "the older program does not have to end"
     );
     assert_eq!(
-        db.store().schema().migrate(OlderPrograms::Stop).await.unwrap().ran,
+        db.store().schema().migrate(OlderProgramPolicy::Stop).await.unwrap().migration_count,
         0,
         "the older program starts"
     );
@@ -165,7 +166,7 @@ async fn older_program_runs_on_compatible_newer_schema() {
 #[testing::test]
 async fn stopping_migration_waits_for_older_programs() {
     let db = TestDatabase::create().await;
-    let mut older = db.store().schema().migrate(OlderPrograms::Stop).await.unwrap();
+    let mut older = db.store().schema().migrate(OlderProgramPolicy::Stop).await.unwrap();
     // A job of a process that lost its connections.
     db.execute(
         "insert into jobs (id, kind, payload, state, created_at, scheduled_at, lease_until, fence,
@@ -176,27 +177,29 @@ async fn stopping_migration_waits_for_older_programs() {
     .await;
     let (newer, _folder) = migrations_of_next_version(STOPS_OLDER_PROGRAMS).await;
     let store = db.store();
-    let upgrade = tokio::spawn(async move { store.schema().migrate_to(&newer, OlderPrograms::Stop).await });
+    let upgrade =
+        tokio::spawn(async move { store.schema().migrate_to(&newer, OlderProgramPolicy::Stop).await });
     // The older program gets the error before the migration runs.
-    let error = tokio::time::timeout(Duration::from_secs(30), older.schema.superseded()).await.unwrap();
+    let error =
+        tokio::time::timeout(Duration::from_secs(30), older.schema.wait_until_superseded()).await.unwrap();
     assert_refused(&error);
     assert_refused(
         &db.store()
             .schema()
-            .migrate(OlderPrograms::Stop)
+            .migrate(OlderProgramPolicy::Stop)
             .await
             .err()
             .expect("it does not start again, and does not wait"),
     );
     assert_eq!(required_version(&db).await, 9001);
     let exists = "select count(*) from pg_class where relname = 'of_the_next_version'";
-    assert_eq!(db.number(exists).await, 0, "the older program runs");
+    assert_eq!(db.number(exists).await, 0, "the migration waits for the older program");
     drop(older);
     let migrated = upgrade.await.unwrap().unwrap();
-    assert_eq!(migrated.ran, 1);
+    assert_eq!(migrated.migration_count, 1);
     assert_eq!(db.number(exists).await, 1);
     assert_eq!(db.number("select fence from jobs").await, 2, "the lost process cannot complete its job");
-    assert_refused(&db.store().schema().migrate(OlderPrograms::Stop).await.err().unwrap());
+    assert_refused(&db.store().schema().migrate(OlderProgramPolicy::Stop).await.err().unwrap());
 }
 
 #[testing::test]
@@ -204,15 +207,17 @@ async fn older_program_rejects_database_of_newer_version() {
     let db = TestDatabase::create().await;
     sqlx::raw_sql("drop schema public cascade; create schema public").execute(db.pool()).await.unwrap();
     let (newer, _folder) = migrations_of_next_version(STOPS_OLDER_PROGRAMS).await;
-    assert!(db.store().schema().migrate_to(&newer, OlderPrograms::Stop).await.unwrap().ran > 1);
-    assert_refused(&db.store().schema().migrate(OlderPrograms::Stop).await.err().unwrap());
+    assert!(
+        db.store().schema().migrate_to(&newer, OlderProgramPolicy::Stop).await.unwrap().migration_count > 1
+    );
+    assert_refused(&db.store().schema().migrate(OlderProgramPolicy::Stop).await.err().unwrap());
 }
 
 #[testing::test]
 async fn older_program_starts_after_interrupted_upgrade() {
     let db = TestDatabase::create().await;
     db.execute("update required_schema set version = 9001").await;
-    assert_eq!(db.store().schema().migrate(OlderPrograms::Stop).await.unwrap().ran, 0);
+    assert_eq!(db.store().schema().migrate(OlderProgramPolicy::Stop).await.unwrap().migration_count, 0);
     assert_eq!(required_version(&db).await, STOPPING_MIGRATION);
 }
 
@@ -225,16 +230,16 @@ async fn failed_migration_leaves_older_version_usable() {
     std::fs::write(folder.path().join("9001_next.sql"), sql).unwrap();
     let newer = Migrator::new(folder.path()).await.unwrap();
     assert!(matches!(
-        db.store().schema().migrate_to(&newer, OlderPrograms::Stop).await.err(),
+        db.store().schema().migrate_to(&newer, OlderProgramPolicy::Stop).await.err(),
         Some(StoreError::Migrate(_))
     ));
-    assert_eq!(db.store().schema().migrate(OlderPrograms::Stop).await.unwrap().ran, 0);
+    assert_eq!(db.store().schema().migrate(OlderProgramPolicy::Stop).await.unwrap().migration_count, 0);
     assert_eq!(required_version(&db).await, STOPPING_MIGRATION);
     // A migration that stops older programs is applied before the one that fails.
     std::fs::write(folder.path().join("9000_first.sql"), STOPS_OLDER_PROGRAMS).unwrap();
     let newer = Migrator::new(folder.path()).await.unwrap();
     assert!(matches!(
-        db.store().schema().migrate_to(&newer, OlderPrograms::Stop).await.err(),
+        db.store().schema().migrate_to(&newer, OlderProgramPolicy::Stop).await.err(),
         Some(StoreError::Migrate(_))
     ));
     assert_eq!(required_version(&db).await, 9000);
@@ -244,13 +249,14 @@ async fn failed_migration_leaves_older_version_usable() {
 #[testing::test]
 async fn migration_waits_for_table_without_blocking_others() {
     let db = TestDatabase::create().await;
-    let reader = db.hold("lock table jobs in access share mode").await;
+    let reader = db.execute_in_open_transaction("lock table jobs in access share mode").await;
     let (newer, folder) = migrations_of_next_version("").await;
     drop(newer);
     std::fs::write(folder.path().join("9001_next.sql"), "alter table jobs add column more text;").unwrap();
     let newer = Migrator::new(folder.path()).await.unwrap();
     let store = db.store();
-    let upgrade = tokio::spawn(async move { store.schema().migrate_to(&newer, OlderPrograms::Stop).await });
+    let upgrade =
+        tokio::spawn(async move { store.schema().migrate_to(&newer, OlderProgramPolicy::Stop).await });
     let query = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
                  where d.datname = current_database() and l.relation = 'jobs'::regclass and not l.granted";
     for expected in [1, 0, 1] {
@@ -260,17 +266,27 @@ async fn migration_waits_for_table_without_blocking_others() {
     }
     reader.commit().await.unwrap();
     let first = upgrade.await.unwrap().unwrap();
-    assert_eq!(first.ran, 1);
+    assert_eq!(first.migration_count, 1);
     let newer = Migrator::new(folder.path()).await.unwrap();
-    let second = db.store().schema().migrate_to(&newer, OlderPrograms::Stop).await.unwrap();
-    assert_eq!(second.ran, 0, "a second process of the new version starts while the first one runs");
+    let second = db.store().schema().migrate_to(&newer, OlderProgramPolicy::Stop).await.unwrap();
+    assert_eq!(
+        second.migration_count, 0,
+        "a second process of the new version starts while the first one runs"
+    );
 }
 
 #[testing::test]
 async fn command_does_not_stop_older_programs() {
     let db = TestDatabase::create().await;
     let (newer, _folder) = migrations_of_next_version(STOPS_OLDER_PROGRAMS).await;
-    let error = db.store().schema().migrate_to(&newer, OlderPrograms::Keep).await.err().unwrap().to_string();
+    let error = db
+        .store()
+        .schema()
+        .migrate_to(&newer, OlderProgramPolicy::FailMigration)
+        .await
+        .err()
+        .unwrap()
+        .to_string();
     assert!(error.contains("9001") && error.contains("facecrawl migrate"), "{error}");
     assert_eq!(required_version(&db).await, STOPPING_MIGRATION);
 }
@@ -280,7 +296,7 @@ async fn program_with_different_migrations_stops_no_other_program() {
     let db = TestDatabase::create().await;
     db.execute("update _sqlx_migrations set checksum = '' where version = 1").await;
     let (newer, _folder) = migrations_of_next_version(STOPS_OLDER_PROGRAMS).await;
-    let error = db.store().schema().migrate_to(&newer, OlderPrograms::Stop).await.err();
+    let error = db.store().schema().migrate_to(&newer, OlderProgramPolicy::Stop).await.err();
     assert!(matches!(error, Some(StoreError::Migrate(_))));
     assert_eq!(required_version(&db).await, STOPPING_MIGRATION);
 }
@@ -289,12 +305,12 @@ async fn program_with_different_migrations_stops_no_other_program() {
 async fn fast_url_host_matches_original_function() {
     let db = TestDatabase::create().await;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations");
-    let earlier = std::fs::read_to_string(folder.join("0042_face_filters.sql")).unwrap();
-    let earlier =
-        earlier.split(';').find(|statement| statement.contains("create function url_host(")).unwrap();
-    let earlier = earlier.replace("create function url_host(", "create function first_url_host(");
+    let original = std::fs::read_to_string(folder.join("0042_face_filters.sql")).unwrap();
+    let original =
+        original.split(';').find(|statement| statement.contains("create function url_host(")).unwrap();
+    let original = original.replace("create function url_host(", "create function first_url_host(");
     let store = db.store();
-    sqlx::raw_sql(AssertSqlSafe(earlier)).execute(store.pool()).await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(original)).execute(store.pool()).await.unwrap();
     let (host, long_host) = ("a".repeat(253), "b".repeat(254));
     let urls = [
         "http://a.test".to_owned(),
@@ -313,8 +329,8 @@ async fn fast_url_host_matches_original_function() {
         "file:///home/a.jpg".to_owned(),
         String::new(),
     ];
-    let count = async |what: &str| -> i64 {
-        let sql = format!("select count({what}) from unnest($1::text[]) as url");
+    let count = async |expression: &str| -> i64 {
+        let sql = format!("select count({expression}) from unnest($1::text[]) as url");
         sqlx::query_scalar(AssertSqlSafe(sql)).bind(urls.as_slice()).fetch_one(store.pool()).await.unwrap()
     };
     assert_eq!(count("nullif(url_host(url) is distinct from first_url_host(url), false)").await, 0);
@@ -323,7 +339,7 @@ async fn fast_url_host_matches_original_function() {
 
 /// Returns an error with this code, as the server sends it.
 async fn raise_error(pool: &PgPool, code: &str) -> StoreError {
-    let raise = format!("do $$ begin raise exception 'as asked' using errcode = '{code}'; end $$");
+    let raise = format!("do $$ begin raise exception 'raised by a test' using errcode = '{code}'; end $$");
     sqlx::raw_sql(AssertSqlSafe(raise)).execute(pool).await.unwrap_err().into()
 }
 
@@ -451,7 +467,7 @@ async fn close_after_commit(listener: TcpListener, server: PgConnectOptions) {
                 let request = &request_buffer[..read.unwrap()];
                 server.write_all(request).await.unwrap();
                 if request.windows(6).any(|word| word == b"COMMIT") {
-                    assert!(server.read(&mut response_buffer).await.unwrap() > 0, "the commit was answered");
+                    assert!(server.read(&mut response_buffer).await.unwrap() > 0, "the server confirmed the commit");
                     return;
                 }
             }

@@ -1,8 +1,8 @@
-//! Behaviour that every vector index must show. [`suite`] runs each test with each implementation.
-//! The module with the name of an implementation tests behaviour that only this implementation has.
+//! Tests that every vector index must pass. [`suite`] runs each test with each implementation. The
+//! module with the name of an implementation tests the behaviour of this implementation only.
 
-/// Defines the tests of a module for each implementation. An implementation is one line here and
-/// one implementation of [`Implementation`] below.
+/// Defines the tests of a module for each implementation. A new implementation needs one line here,
+/// and must implement [`Implementation`].
 macro_rules! suite {
     ($($test:ident),+ $(,)?) => {
         crate::face_index::run!(pgvector: Pgvector, $($test),+);
@@ -63,11 +63,11 @@ pub(crate) trait Implementation: Sized {
     /// Starts the index on a database. The store uses it.
     async fn start(db: &TestDatabase) -> (Self, Store);
 
-    /// Returns when the index contains every change that was committed before the call.
+    /// Waits until the index contains every change that was committed before the call.
     async fn catch_up(&self);
 }
 
-/// The index of Postgres itself, which is the default.
+/// The index in Postgres itself, which is the default.
 pub(crate) struct Pgvector;
 
 impl Implementation for Pgvector {
@@ -85,7 +85,7 @@ impl Implementation for Pgvector {
 pub(crate) struct World<I> {
     pub(crate) store: Store,
     index: I,
-    /// Exists as long as the test.
+    /// Exists until the test ends.
     _db: TestDatabase,
 }
 

@@ -91,16 +91,16 @@ async fn incomparable_or_foreign_face_is_rejected() {
         (vec![0.0; 4], "zero"),
     ] {
         let error = insert_error(default, image, fixture::face(&model, embedding)).await;
-        assert!(matches!(&error, StoreError::Invalid(why) if why.contains(word)), "{error}");
+        assert!(matches!(&error, StoreError::Invalid(message) if message.contains(word)), "{error}");
     }
     let good = || fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
     let error = insert_error(other, image, good()).await;
-    assert!(matches!(error, StoreError::NotFound { what: "image", .. }));
+    assert!(matches!(error, StoreError::NotFound { resource: "image", .. }));
     assert!(matches!(insert_error(default, Uuid::now_v7(), good()).await, StoreError::NotFound { .. }));
     let mut unknown = good();
     unknown.model_id = 99;
     let unknown = insert_error(default, image, unknown).await;
-    assert!(matches!(unknown, StoreError::NotFound { what: "embedding model", .. }));
+    assert!(matches!(unknown, StoreError::NotFound { resource: "embedding model", .. }));
     assert_eq!(store.images().get(image).await.unwrap().face_count, 0);
 }
 

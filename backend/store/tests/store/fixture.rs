@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
 use store::crawls::Crawl;
-use store::crawls::pages::{Admitted, ImageUrlResult, NewImageUrl, NewPage};
+use store::crawls::pages::{AdmittedUrl, ImageUrlResult, NewImageUrl, NewPage};
 use store::erasures::{ErasureRecord, Plan, Target};
 use store::faces::NewFace;
 use store::faces::search::{Hit, SearchQuery};
@@ -110,13 +110,14 @@ pub(crate) async fn faces_with_change(
     change: impl Fn(usize, &mut NewFace),
 ) -> Vec<Uuid> {
     let (mut rng, dimensions) = (rng(seed), model.dimensions as usize);
-    let mut faces: Vec<_> = (0..count).map(|_| face(model, direction(&mut rng, dimensions))).collect();
+    let mut faces: Vec<_> =
+        (0..count).map(|_| face(model, random_unit_vector(&mut rng, dimensions))).collect();
     faces.iter_mut().enumerate().for_each(|(number, face)| change(number, face));
     store_image(store, collection, &image(seed), &faces).await.unwrap();
     faces.iter().map(|face| face.id).collect()
 }
 
-pub(crate) fn nameless() -> NewSubject {
+pub(crate) fn unnamed_subject() -> NewSubject {
     NewSubject { metadata: json!({}), ..NewSubject::default() }
 }
 
@@ -138,7 +139,7 @@ pub(crate) async fn run(store: &Store, statement: String) -> Result<(), sqlx::Er
 #[track_caller]
 pub(crate) fn assert_not_found<T: std::fmt::Debug>(result: Result<T, StoreError>, expected: &str) {
     match result {
-        Err(StoreError::NotFound { what, .. }) => assert_eq!(what, expected),
+        Err(StoreError::NotFound { resource, .. }) => assert_eq!(resource, expected),
         other => panic!("{other:?}"),
     }
 }
@@ -167,7 +168,7 @@ pub(crate) async fn erase(store: &Store, collection: Uuid, target: &Target) -> P
 }
 
 /// Returns a random unit vector.
-pub(crate) fn direction(rng: &mut StdRng, dimensions: usize) -> Vec<f32> {
+pub(crate) fn random_unit_vector(rng: &mut StdRng, dimensions: usize) -> Vec<f32> {
     // Sums of uniform numbers are close enough to a normal distribution, so all directions are
     // about equally likely.
     let vector: Vec<f32> =
@@ -257,7 +258,7 @@ pub(crate) async fn completed_video(
         store.tracks().insert(tx.conn(), (collection, id), &[track]).await.unwrap();
     }
     let (state, people) = (VideoState::Completed, Some(1));
-    let end = VideoEnd { state, people, reason: None, detail: None, original: None, keeps_file: false };
+    let end = VideoEnd { state, people, reason: None, detail: None, original: None, keep_file: false };
     store.videos().end(tx.conn(), id, end).await.unwrap();
     tx.commit().await.unwrap();
     (id, faces)
@@ -295,11 +296,11 @@ pub(crate) async fn admit_images(
     crawl: Uuid,
     max: i64,
     urls: &[NewImageUrl],
-) -> Vec<Admitted> {
+) -> Vec<AdmittedUrl> {
     store.commit(async |tx| store.ledger().admit_images(tx.conn(), crawl, max, urls).await).await
 }
 
-pub(crate) async fn admit_pages(store: &Store, crawl: Uuid, max: i64, pages: &[NewPage]) -> Vec<Admitted> {
+pub(crate) async fn admit_pages(store: &Store, crawl: Uuid, max: i64, pages: &[NewPage]) -> Vec<AdmittedUrl> {
     store.commit(async |tx| store.ledger().admit_pages(tx.conn(), crawl, max, pages).await).await
 }
 
@@ -387,12 +388,12 @@ pub(crate) async fn gallery(
     seed: u64,
 ) -> Vec<(Uuid, Vec<f32>)> {
     let mut rng = rng(seed);
-    let centres: Vec<Vec<f32>> = (0..20).map(|_| direction(&mut rng, DIMENSIONS)).collect();
+    let centres: Vec<Vec<f32>> = (0..20).map(|_| random_unit_vector(&mut rng, DIMENSIONS)).collect();
     let mut gallery = Vec::new();
     for chunk in 0..count.div_ceil(50) {
         let faces: Vec<_> = (0..50.min(count - chunk * 50))
             .map(|n| {
-                let noise = direction(&mut rng, DIMENSIONS);
+                let noise = random_unit_vector(&mut rng, DIMENSIONS);
                 let embedding: Vec<f32> =
                     centres[n % centres.len()].iter().zip(&noise).map(|(c, n)| c + 0.5 * n).collect();
                 let length = embedding.iter().map(|x| x * x).sum::<f32>().sqrt();
@@ -440,7 +441,8 @@ pub(crate) fn ids(hits: &[Hit]) -> Vec<Uuid> {
     hits.iter().map(|hit| hit.face.id).collect()
 }
 
-/// Requires ten hits: the best faces of `best`, in its order, without those that the search missed.
+/// Asserts that there are ten hits: the first faces of `best`, in the same order, except those that
+/// the search missed.
 pub(crate) fn assert_best(hits: &[Hit], best: &[(Uuid, f64)]) {
     let expected: Vec<_> = best.iter().filter(|(id, _)| ids(hits).contains(id)).take(10).copied().collect();
     assert_eq!(expected.len(), 10);

@@ -189,19 +189,19 @@ async fn robots_record_is_never_replaced_by_older_one() {
 }
 
 const HOST: &str = "a.test";
-const SHARED_MS: i64 = 1;
-const OWN_MS: i64 = 60_000;
+const SHARED_DELAY_MS: i64 = 1;
+const COLLECTION_DELAY_MS: i64 = 60_000;
 
 async fn collections(store: &Store) -> [CrawlDelay; 2] {
     fixture::collections(store, ["ours", "default"])
         .await
-        .map(|collection| CrawlDelay { collection, delay_ms: OWN_MS })
+        .map(|collection| CrawlDelay { collection, delay_ms: COLLECTION_DELAY_MS })
 }
 
 /// Requests a permit repeatedly until the delay that applies to every collection is over.
-async fn acquire_for(store: &Store, own: CrawlDelay) -> i64 {
+async fn acquire_for(store: &Store, delay: CrawlDelay) -> i64 {
     loop {
-        match store.hosts().acquire_collection_permit(HOST, own, SHARED_MS).await.unwrap() {
+        match store.hosts().acquire_collection_permit(HOST, delay, SHARED_DELAY_MS).await.unwrap() {
             PermitDecision::Granted { token } => return token,
             PermitDecision::Wait { wait } => {
                 assert!(wait < Duration::from_secs(30), "the delay of another collection applies: {wait:?}");
@@ -211,20 +211,20 @@ async fn acquire_for(store: &Store, own: CrawlDelay) -> i64 {
     }
 }
 
-async fn wait_of(store: &Store, own: CrawlDelay) -> Duration {
-    expect_wait(store.hosts().acquire_collection_permit(HOST, own, SHARED_MS).await.unwrap())
+async fn wait_of(store: &Store, delay: CrawlDelay) -> Duration {
+    expect_wait(store.hosts().acquire_collection_permit(HOST, delay, SHARED_DELAY_MS).await.unwrap())
 }
 
-async fn finish(store: &Store, own: CrawlDelay, token: i64) {
-    store.hosts().finish_request(HOST, token, SHARED_MS, None, None).await.unwrap();
-    store.hosts().finish_own_request(HOST, own).await.unwrap();
+async fn finish(store: &Store, delay: CrawlDelay, token: i64) {
+    store.hosts().finish_request(HOST, token, SHARED_DELAY_MS, None, None).await.unwrap();
+    store.hosts().finish_collection_request(HOST, delay).await.unwrap();
 }
 
 #[testing::test]
 async fn collection_delay_counts_from_end_of_own_request() {
     let (_db, store) = fixture::database().await;
     let [ours, theirs] = collections(&store).await;
-    let delay = Duration::from_millis(OWN_MS.unsigned_abs());
+    let delay = Duration::from_millis(COLLECTION_DELAY_MS.unsigned_abs());
     let token = acquire_for(&store, ours).await;
     // While the request is running, the store assumes that it ends now.
     let before = clock(&store).await;
@@ -241,7 +241,10 @@ async fn collection_delay_counts_from_end_of_own_request() {
     let token = acquire_for(&store, theirs).await;
     finish(&store, theirs, token).await;
     let is_granted = async || {
-        matches!(store.hosts().acquire_permit(HOST, SHARED_MS).await.unwrap(), PermitDecision::Granted { .. })
+        matches!(
+            store.hosts().acquire_permit(HOST, SHARED_DELAY_MS).await.unwrap(),
+            PermitDecision::Granted { .. }
+        )
     };
     while !is_granted().await {
         tokio::task::yield_now().await;
@@ -252,20 +255,20 @@ async fn collection_delay_counts_from_end_of_own_request() {
 async fn collection_delay_is_not_used_if_host_denies_permit() {
     let (_db, store) = fixture::database().await;
     let [ours, _] = collections(&store).await;
-    let token = expect_token(store.hosts().acquire_permit(HOST, SHARED_MS).await.unwrap());
+    let token = expect_token(store.hosts().acquire_permit(HOST, SHARED_DELAY_MS).await.unwrap());
     let wait = wait_of(&store, ours).await;
     assert!(wait < Duration::from_secs(30), "the collection's own delay applies: {wait:?}");
-    store.hosts().finish_request(HOST, token, SHARED_MS, None, None).await.unwrap();
+    store.hosts().finish_request(HOST, token, SHARED_DELAY_MS, None, None).await.unwrap();
     acquire_for(&store, ours).await;
 }
 
 #[testing::test]
-async fn expired_collection_permits_return_and_old_delays_are_pruned() {
+async fn expired_collection_permits_are_granted_again_and_old_delays_are_pruned() {
     let (db, store) = fixture::database().await;
     let [ours, theirs] = collections(&store).await;
-    for own in [ours, theirs] {
-        let token = acquire_for(&store, own).await;
-        store.hosts().finish_request(HOST, token, SHARED_MS, None, None).await.unwrap();
+    for delay in [ours, theirs] {
+        let token = acquire_for(&store, delay).await;
+        store.hosts().finish_request(HOST, token, SHARED_DELAY_MS, None, None).await.unwrap();
     }
     assert_eq!(store.hosts().prune_delays().await.unwrap(), 0);
     db.execute("update host_delays set busy_until = now() - interval '1 minute'").await;

@@ -2,7 +2,7 @@
 use crate::fixture::{self, Commit, admit_images, assert_not_found, image_url, settle};
 use rand::RngExt;
 use std::collections::HashSet;
-use store::images::{ImageFilter, MARKED_BITS, MARKED_GRADIENT_BITS, MAX_SOURCES, NEAR_BITS};
+use store::images::{ImageFilter, MAX_SOURCES, NEAR_PHASH_BITS, WATERMARK_DHASH_BITS, WATERMARK_PHASH_BITS};
 use uuid::Uuid;
 
 #[testing::test]
@@ -99,7 +99,7 @@ async fn near_candidates_are_exactly_images_within_distance() {
         image.phash = probe;
         let mut flipped = HashSet::new();
         // The worst case is first: differing bits are spread evenly over the four bands.
-        let bits = number % u64::from(NEAR_BITS + 1);
+        let bits = number % u64::from(NEAR_PHASH_BITS + 1);
         while flipped.len() < bits as usize {
             let bit = if number < 30 { (flipped.len() * 17) % 64 } else { rng.random_range(0..64) };
             if flipped.insert(bit) {
@@ -142,24 +142,24 @@ fn flip_bits(hash: i64, bits: u32) -> i64 {
 }
 
 #[testing::test]
-async fn marked_copy_is_candidate_only_within_limits() {
+async fn watermarked_copy_is_candidate_only_within_limits() {
     let (_db, store) = fixture::database().await;
     let default = fixture::collection(&store, "default").await;
     let probe = fixture::image(1);
     let mut expected = HashSet::new();
-    for (number, p, d) in [
-        (2, MARKED_BITS, 0),
-        (3, MARKED_BITS, MARKED_GRADIENT_BITS),
-        (4, NEAR_BITS + 1, MARKED_GRADIENT_BITS),
-        (5, MARKED_BITS + 1, 0),
-        (6, MARKED_BITS, MARKED_GRADIENT_BITS + 1),
-        (7, NEAR_BITS + 1, MARKED_GRADIENT_BITS + 1),
+    for (number, phash_bits, dhash_bits) in [
+        (2, WATERMARK_PHASH_BITS, 0),
+        (3, WATERMARK_PHASH_BITS, WATERMARK_DHASH_BITS),
+        (4, NEAR_PHASH_BITS + 1, WATERMARK_DHASH_BITS),
+        (5, WATERMARK_PHASH_BITS + 1, 0),
+        (6, WATERMARK_PHASH_BITS, WATERMARK_DHASH_BITS + 1),
+        (7, NEAR_PHASH_BITS + 1, WATERMARK_DHASH_BITS + 1),
     ] {
         let mut image = fixture::image(number);
-        image.phash = flip_bits(probe.phash, p);
-        image.dhash = flip_bits(probe.dhash, d);
+        image.phash = flip_bits(probe.phash, phash_bits);
+        image.dhash = flip_bits(probe.dhash, dhash_bits);
         fixture::store_image(&store, default, &image, &[]).await.unwrap();
-        if p <= MARKED_BITS && d <= MARKED_GRADIENT_BITS {
+        if phash_bits <= WATERMARK_PHASH_BITS && dhash_bits <= WATERMARK_DHASH_BITS {
             expected.insert(image.id);
         }
     }

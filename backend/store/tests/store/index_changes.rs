@@ -1,5 +1,5 @@
 //! Tests that every change of a face is recorded for an index outside the database.
-use crate::fixture::{self, Commit, direction};
+use crate::fixture::{self, Commit, random_unit_vector};
 use std::collections::BTreeSet;
 use store::Store;
 use store::erasures::Target;
@@ -26,24 +26,25 @@ impl World {
         Self { db, store, collection, model }
     }
 
-    /// Stores an image with two faces and settles the changes.
+    /// Stores an image with two faces, and deletes the recorded changes.
     async fn image(&self, seed: u64) -> (Uuid, [NewFace; 2]) {
         let mut rng = fixture::rng(seed);
-        let faces = [(); 2].map(|()| fixture::face(&self.model, direction(&mut rng, DIMENSIONS)));
+        let faces = [(); 2].map(|()| fixture::face(&self.model, random_unit_vector(&mut rng, DIMENSIONS)));
         let image =
             fixture::store_image(&self.store, self.collection, &fixture::image(seed), &faces).await.unwrap();
         self.changes().await;
         (image, faces)
     }
 
-    /// Returns and settles the changes: the faces, their models, and whether they were deleted.
+    /// Returns and deletes the recorded changes: the faces, their models, and whether they were
+    /// deleted.
     async fn changes(&self) -> BTreeSet<(Uuid, i32, bool)> {
         let mut conn = self.store.pool().acquire().await.unwrap();
         let changes = self.store.index().changes(&mut conn, 1_000).await.unwrap();
         assert!(changes.iter().all(|change| change.collection_id == self.collection));
         let change_ids: Vec<i64> = changes.iter().map(|change| change.change).collect();
         assert_eq!(
-            self.store.index().settle_changes(&mut conn, &change_ids).await.unwrap(),
+            self.store.index().delete_applied_changes(&mut conn, &change_ids).await.unwrap(),
             change_ids.len() as u64
         );
         assert_eq!(self.store.index().changes(&mut conn, 1).await.unwrap(), []);
@@ -71,7 +72,7 @@ async fn index_changes_are_recorded_only_between_start_and_stop() {
         }
         assert_eq!(store.index().records_changes().await.unwrap(), is_recording);
         number += 1;
-        let face = fixture::face(&model, direction(&mut fixture::rng(number), DIMENSIONS));
+        let face = fixture::face(&model, random_unit_vector(&mut fixture::rng(number), DIMENSIONS));
         fixture::store_image(&store, collection, &fixture::image(number), &[face]).await.unwrap();
         let mut conn = store.pool().acquire().await.unwrap();
         let changes = store.index().changes(&mut conn, 9).await.unwrap();
@@ -85,7 +86,7 @@ async fn stored_face_is_recorded_after_commit() {
     let world = World::create().await;
     let faces = [1, 2].map(|seed| {
         let mut rng = fixture::rng(seed);
-        fixture::face(&world.model, direction(&mut rng, DIMENSIONS))
+        fixture::face(&world.model, random_unit_vector(&mut rng, DIMENSIONS))
     });
     let mut tx = world.store.begin().await.unwrap();
     let image = fixture::image(1);
@@ -123,7 +124,7 @@ async fn every_kind_of_face_deletion_is_recorded() {
     // The foreign keys delete the faces, and with them the rows of their people.
     for delete in ["delete from images where collection_id = $1", "delete from collections where id = $1"] {
         let (_, [first, second]) = world.image(3).await;
-        fixture::person(store, world.collection, &fixture::nameless(), &[first.id]).await;
+        fixture::person(store, world.collection, &fixture::unnamed_subject(), &[first.id]).await;
         world.changes().await;
         sqlx::query(delete).bind(world.collection).execute(store.pool()).await.unwrap();
         assert_eq!(world.changes().await, world.deleted(&[&first, &second]), "{delete}");
@@ -142,7 +143,7 @@ async fn changed_embedding_quality_or_subject_is_recorded() {
     let expected = BTreeSet::from([(first.id, world.model.id, true), (first.id, new.id, false)]);
     assert_eq!(world.changes().await, expected);
     assert_eq!(store.models().replace_embeddings(&new, &[(first.id, embedding)]).await.unwrap(), 0);
-    assert_eq!(world.changes().await, BTreeSet::new(), "it has this embedding already");
+    assert_eq!(world.changes().await, BTreeSet::new(), "the face already has this embedding");
 
     let update = |columns: &'static str| {
         let sql = format!("update faces set {columns} where id = $1");
@@ -159,7 +160,8 @@ async fn changed_embedding_quality_or_subject_is_recorded() {
 
     let mut subjects = Vec::new();
     for _ in 0..2 {
-        subjects.push(fixture::person(store, world.collection, &fixture::nameless(), &[second.id]).await);
+        subjects
+            .push(fixture::person(store, world.collection, &fixture::unnamed_subject(), &[second.id]).await);
         assert_eq!(world.changes().await, world.stored(&[&second]));
     }
     store.commit(async |tx| store.people().delete(tx.conn(), subjects[1]).await).await;
@@ -167,12 +169,12 @@ async fn changed_embedding_quality_or_subject_is_recorded() {
 }
 
 #[testing::test]
-async fn index_changes_list_deletions_first_and_settle_once() {
+async fn index_changes_list_deletions_first_and_are_deleted_once() {
     let world = World::create().await;
     let store = &world.store;
     let (_, [erased, _]) = world.image(1).await;
     for seed in 2..5 {
-        let face = fixture::face(&world.model, direction(&mut fixture::rng(seed), DIMENSIONS));
+        let face = fixture::face(&world.model, random_unit_vector(&mut fixture::rng(seed), DIMENSIONS));
         fixture::store_image(store, world.collection, &fixture::image(seed), &[face]).await.unwrap();
     }
     let mut conn = store.pool().acquire().await.unwrap();
@@ -181,15 +183,15 @@ async fn index_changes_list_deletions_first_and_settle_once() {
     assert_eq!(changes.len(), 3);
     assert_eq!((changes[0].face_id, changes[0].deleted), (erased.id, true));
     assert!(changes[1].change < changes[2].change && changes[2].change < changes[0].change);
-    assert_eq!(store.index().settle_changes(&mut conn, &[changes[0].change]).await.unwrap(), 1);
-    assert_eq!(store.index().settle_changes(&mut conn, &[changes[0].change]).await.unwrap(), 0);
+    assert_eq!(store.index().delete_applied_changes(&mut conn, &[changes[0].change]).await.unwrap(), 1);
+    assert_eq!(store.index().delete_applied_changes(&mut conn, &[changes[0].change]).await.unwrap(), 0);
     assert_eq!(store.index().changes(&mut conn, 9).await.unwrap().len(), 3);
 }
 
 #[testing::test]
 async fn recording_waits_for_running_face_transactions() {
     let (db, store, collection, model) = fixture::with_model(DIMENSIONS as i32).await;
-    let face = fixture::face(&model, direction(&mut fixture::rng(1), DIMENSIONS));
+    let face = fixture::face(&model, random_unit_vector(&mut fixture::rng(1), DIMENSIONS));
     let image = fixture::image(1);
     let mut tx = store.begin().await.unwrap();
     store.images().insert(tx.conn(), collection, &image).await.unwrap().unwrap();

@@ -72,7 +72,7 @@ async fn revoking_key_revokes_concurrently_created_keys() {
     };
     let (revocation, ()) = tokio::join!(revoke, commit);
     assert_eq!(revocation.descendants.iter().map(|key| key.id).collect::<Vec<_>>(), [created.id]);
-    assert_eq!(revocation.working, 0);
+    assert_eq!(revocation.valid_descendants, 0);
 
     let mut tx = store.begin().await.unwrap();
     let result = store.keys().create(tx.conn(), &created_by_key).await;
@@ -80,7 +80,7 @@ async fn revoking_key_revokes_concurrently_created_keys() {
 }
 
 #[testing::test]
-async fn invalid_key_error_names_what_is_allowed() {
+async fn invalid_key_error_contains_allowed_values() {
     let (_db, store) = fixture::database().await;
     let default = store.collections().get("default").await.unwrap().id;
     let past = OffsetDateTime::now_utc() - Duration::SECOND;

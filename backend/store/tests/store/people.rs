@@ -1,5 +1,5 @@
 //! Tests people, their faces, and the reads and writes of clustering.
-use crate::fixture::{self, Commit, assert_not_found, direction, wait_for_lock};
+use crate::fixture::{self, Commit, assert_not_found, random_unit_vector, wait_for_lock};
 use domain::ClusteringState;
 use std::sync::Arc;
 use store::people::clusters::{ClusterScope, Group};
@@ -23,11 +23,11 @@ async fn enrol(
     collection: Uuid,
     subject: Uuid,
     faces: &[Uuid],
-    moved: bool,
+    allow_move: bool,
 ) -> Result<u64, StoreError> {
     let mut tx = store.begin().await?;
     store.people().lock(tx.conn(), collection, &[subject]).await?;
-    let enrolled = store.people().enrol(tx.conn(), collection, subject, faces, moved).await?;
+    let enrolled = store.people().enrol(tx.conn(), collection, subject, faces, allow_move).await?;
     tx.commit().await?;
     Ok(enrolled)
 }
@@ -68,14 +68,14 @@ async fn face_moves_to_another_subject_only_on_request() {
     assert_eq!(
         enrol(&store, ours, ada, &faces[..2], false).await.unwrap(),
         2,
-        "repeating it changes nothing"
+        "a repeated enrolment changes nothing"
     );
     let result = enrol(&store, ours, bob, &faces[1..], false).await;
     assert!(
         matches!(&result, Err(StoreError::Conflict(message)) if message.contains(&faces[1].to_string())),
         "{result:?}"
     );
-    assert_eq!(faces_of(&store, bob, ours).await, [] as [Uuid; 0], "all or nothing");
+    assert_eq!(faces_of(&store, bob, ours).await, [] as [Uuid; 0], "no face is enrolled after a conflict");
     enrol(&store, ours, bob, &faces[1..], true).await.unwrap();
     assert_eq!(faces_of(&store, ada, ours).await, faces[..1]);
     assert_eq!(faces_of(&store, bob, ours).await, faces[1..]);
@@ -129,7 +129,7 @@ async fn subjects_are_listed_changed_merged_and_deleted() {
 
     store.commit(async |tx| store.people().delete(tx.conn(), ada).await).await;
     assert_eq!(ids(store.people().list(&all, None, 9).await.unwrap()), [] as [Uuid; 0]);
-    assert!(store.faces().get(faces[0]).await.is_ok(), "the faces stay");
+    assert!(store.faces().get(faces[0]).await.is_ok(), "the faces are kept");
 }
 
 #[testing::test]
@@ -140,7 +140,7 @@ async fn unlinking_last_face_deletes_only_enrolled_image() {
     let model = fixture::model(&store, "m", 16).await;
     let ada = subject(&store, ours, "Ada", None).await;
     let enrolled = fixture::faces(&store, ours, &model, 1, 2).await;
-    let crawled = fixture::face(&model, direction(&mut fixture::rng(3), 16));
+    let crawled = fixture::face(&model, random_unit_vector(&mut fixture::rng(3), 16));
     let crawled_id = crawled.id;
     let image = fixture::crawled_face(&store, &crawl, "a.jpg", &fixture::image(3), crawled).await;
     let sent = store.faces().get(enrolled[0]).await.unwrap().image_id;
@@ -178,12 +178,12 @@ async fn clustering_respects_user_decisions() {
 
     let scope = ClusterScope { collection_id: ours, model_id: model.id, any_quality: true };
     assert_eq!(store.clusters().count_unclustered(&scope).await.unwrap(), 5);
-    assert_eq!(store.clusters().unclustered(&scope, found[1], 2).await.unwrap(), found[2..4]);
+    assert_eq!(store.clusters().unclustered_faces(&scope, found[1], 2).await.unwrap(), found[2..4]);
     let mut tx = store.begin().await.unwrap();
     let all_faces = [&found[..], &foreign].concat();
     let units = store.clusters().units(tx.conn(), &scope, &all_faces).await.unwrap();
     assert_eq!(units.len(), 5);
-    assert_eq!((units[0].subject, units[0].enrolled, units[0].weight), (Some(ada), true, 1));
+    assert_eq!((units[0].subject, units[0].is_enrolled, units[0].weight), (Some(ada), true, 1));
     assert_eq!(units[0].refused, [found[1]]);
     assert_eq!(units[0].mean.len(), 16);
     assert_eq!(units[1].faces, [found[1]]);

@@ -59,13 +59,13 @@ async fn deletion_log_deletes_only_logged_rows_again() {
 
     let deletion_log = deletion_log(&live).await;
     let text = serde_json::to_string(&deletion_log).unwrap();
-    assert!(!text.contains(&single.id.to_string()), "digests: {text}");
+    assert!(!text.contains(&single.id.to_string()), "the log contains digests instead of ids: {text}");
     assert_eq!(reapply(&copy, collection, deletion_log.clone()).await, (2, 1, 0));
     assert_not_found(copy.images().get(single.id).await, "image");
     assert_not_found(copy.faces().get(faces[1].id).await, "face");
     assert_eq!(copy.images().get(pair.id).await.unwrap().face_count, 1);
     assert_eq!(copy.faces().get(faces[3].id).await.unwrap().image_id, kept.id);
-    assert_eq!(reapply(&copy, collection, deletion_log).await, (0, 0, 0), "once is enough");
+    assert_eq!(reapply(&copy, collection, deletion_log).await, (0, 0, 0), "no logged row is left");
     let log_of_copy = self::deletion_log(&copy).await;
     assert!(!log_of_copy.is_empty(), "the copy has the tombstones too");
 }
@@ -87,7 +87,7 @@ async fn erased_image_erases_smaller_versions_in_backup() {
     assert_eq!(
         reapply(&copy, collection, deletion_log(&live).await).await,
         (0, 0, 0),
-        "a larger one is no erasure"
+        "a replacement is not an erasure"
     );
     live.commit(async |tx| live.images().delete(tx.conn(), large.id).await).await;
     assert_eq!(reapply(&copy, collection, deletion_log(&live).await).await, (0, 1, 0));
@@ -127,11 +127,11 @@ async fn imported_suppressions_keep_model_of_sketch() {
     let suppressed =
         copy.suppressions().suppressed_sketches(tx.conn(), collection, &[person, of_image], 0).await.unwrap();
     assert_eq!(suppressed, [true, false], "the sketch of a face applies to its image only");
-    for (sha256, hashes, same_file) in [([7; 32], None, true), ([8; 32], Some((1, 2)), false)] {
+    for (sha256, hashes, is_same_file) in [([7; 32], None, true), ([8; 32], Some((1, 2)), false)] {
         let matches =
             copy.suppressions().suppressed_images(tx.conn(), collection, &sha256, hashes).await.unwrap();
         let expected = SuppressedImage {
-            same_file,
+            is_same_file,
             phash: 1,
             dhash: 2,
             ahash: 3,
@@ -207,7 +207,7 @@ async fn erased_url_is_erased_again_in_restored_backup() {
     let (db, store) = fixture::database().await;
     let crawl = fixture::crawl(&store).await;
     fixture::admit_pages(&store, crawl.id, 9, &[fixture::page("secret"), fixture::page("other")]).await;
-    // An image of which nothing was stored.
+    // An image that was not stored.
     let image = admit_images(&store, crawl.id, 9, &[image_url("secret.jpg", "other")]).await[0].id;
     fixture::settle(&store, image, "failed", Some("http_404"), None).await;
     db.execute("update pages set state = 'fetched', title = 'a title'").await;

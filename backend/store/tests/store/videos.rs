@@ -64,7 +64,7 @@ async fn restored_backup_loses_deleted_and_erased_videos() {
             suppressed
         );
     }
-    assert_eq!(reapply(&store, collection, log).await, (0, 0, 0), "once is enough");
+    assert_eq!(reapply(&store, collection, log).await, (0, 0, 0), "no logged row is left");
 }
 
 #[testing::test]
@@ -175,7 +175,10 @@ async fn paged_export_omits_faces_erased_in_between() {
     store.commit(async |tx| store.faces().delete(tx.conn(), faces[2]).await).await;
     let second = store.crawled_videos().export_tracks(video, first.next, 2, false).await.unwrap();
     assert_eq!(ids(&second.tracks), faces[3..5]);
-    assert!(second.tracks.iter().all(|track| track.faces[0].1.1.is_none()), "only on request");
+    assert!(
+        second.tracks.iter().all(|track| track.faces[0].1.1.is_none()),
+        "embeddings are returned only on request"
+    );
     assert_eq!(second.next, None);
 
     store.commit(async |tx| store.videos().delete(tx.conn(), video).await).await;
@@ -212,7 +215,7 @@ async fn export_lists_each_file_once_with_own_sources() {
         exported.sources.into_iter().map(|source| source.video_url.unwrap()).collect::<Vec<_>>()
     };
     assert_eq!(urls_of(first).await, ["file:///a.mp4", "file:///copy.mp4"]);
-    assert_eq!(urls_of(second).await, ["file:///copy.mp4"], "not the place where another crawl found it");
+    assert_eq!(urls_of(second).await, ["file:///copy.mp4"], "the sources of another crawl are not listed");
     let other_collection = store.collections().ensure("elsewhere").await.unwrap().id;
     let scoped = store.within(other_collection);
     assert!(scoped.crawled_videos().list_for_export(scan, Uuid::nil(), 10).await.unwrap().is_empty());
@@ -266,7 +269,7 @@ async fn track_page_with_many_boxes_is_shorter() {
     assert_eq!(starts(40, None).await, ((0..40).collect(), None));
     let (two, next) = starts(2, None).await;
     assert_eq!((two.as_slice(), next.map(|(start, _)| start)), (&[0, 1][..], Some(1_000_000)));
-    // 16 kB each, of which 256 KiB fit.
+    // Each track has 16 kB of boxes, and a page has at most 256 KiB.
     run(&db, "update tracks set boxes = decode(repeat('00', 16000), 'hex')".into()).await;
     let (first, next) = starts(100, None).await;
     assert_eq!(first, (0..17).collect::<Vec<_>>());
@@ -276,7 +279,7 @@ async fn track_page_with_many_boxes_is_shorter() {
 }
 
 /// Makes everything 31 days old, in a collection that keeps it for 30 days.
-async fn age(db: &TestDatabase) {
+async fn make_content_expire(db: &TestDatabase) {
     for statement in [
         "update collections set retention_days = 30",
         "update images set created_at = now() - interval '31 days'",
@@ -291,7 +294,7 @@ async fn expire(store: &Store, collection: Uuid) -> (u64, u64) {
     let mut total = (0, 0);
     loop {
         let expired =
-            store.commit(async |tx| store.retention().expire_some(tx.conn(), collection).await).await;
+            store.commit(async |tx| store.retention().expire_step(tx.conn(), collection).await).await;
         if expired.is_empty() {
             return total;
         }
@@ -303,8 +306,8 @@ async fn expire(store: &Store, collection: Uuid) -> (u64, u64) {
 async fn retention_keeps_video_after_file_was_found_again() {
     let (db, store, collection, model) = fixture::with_model(4).await;
     let (id, faces) = fixture::completed_video(&store, &model, [1; 32], 2).await;
-    age(&db).await;
-    assert_eq!(store.extents().of_retention(collection, 30).await.unwrap().faces, 2);
+    make_content_expire(&db).await;
+    assert_eq!(store.deletion_counts().of_retention(collection, 30).await.unwrap().faces, 2);
     // A crawl finds the same file.
     let repeated = NewVideo {
         sha256: None,
@@ -315,15 +318,15 @@ async fn retention_keeps_video_after_file_was_found_again() {
     let mut tx = store.begin().await.unwrap();
     let repeated = store.videos().insert(tx.conn(), &repeated).await.unwrap().unwrap();
     let (state, reason) = (VideoState::Failed, Some(Reason::ExactDuplicate));
-    let end = VideoEnd { state, people: None, reason, detail: None, original: Some(id), keeps_file: false };
+    let end = VideoEnd { state, people: None, reason, detail: None, original: Some(id), keep_file: false };
     store.videos().end(tx.conn(), repeated, end).await.unwrap();
     tx.commit().await.unwrap();
-    assert_eq!(store.extents().of_retention(collection, 30).await.unwrap().faces, 0);
+    assert_eq!(store.deletion_counts().of_retention(collection, 30).await.unwrap().faces, 0);
     assert_eq!(expire(&store, collection).await, (0, 0));
     for face in &faces {
         store.faces().get(*face).await.unwrap();
     }
-    age(&db).await;
+    make_content_expire(&db).await;
     assert_eq!(expire(&store, collection).await, (2, 2));
     assert!(store.videos().get(id).await.is_err());
 }
@@ -332,12 +335,12 @@ async fn retention_keeps_video_after_file_was_found_again() {
 async fn partially_expired_video_file_can_be_read_again() {
     let (db, store, collection, model) = fixture::with_model(4).await;
     let (id, faces) = fixture::completed_video(&store, &model, [1; 32], 2).await;
-    let ada = NewSubject { name: Some("Ada".into()), ..fixture::nameless() };
+    let ada = NewSubject { name: Some("Ada".into()), ..fixture::unnamed_subject() };
     fixture::person(&store, collection, &ada, &faces[..1]).await;
     let video = fixture::video(collection, [1; 32]);
     let add = async || store.commit(async |tx| store.videos().insert(tx.conn(), &video).await).await;
     assert_eq!(add().await, Err(id));
-    age(&db).await;
+    make_content_expire(&db).await;
     // The frame with the enrolled face remains, and its video with it.
     assert_eq!(expire(&store, collection).await, (1, 0));
     store.faces().get(faces[0]).await.unwrap();

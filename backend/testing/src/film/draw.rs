@@ -4,13 +4,13 @@
 //! has a mark of 4 cells (1101), 16 bits from the highest, and a checksum of 4 bits.
 //! Each cell of the second row has the opposite colour of the cell above. A cell is a square of at
 //! least 8 pixels, so lossy codecs keep it readable.
-use super::script::{Film, Placed, Shot, View};
-use crate::people::{Expression, PATCHWORK, Sprite, draw, sprite};
+use super::script::{Film, PlacedPerson, Shot, View};
+use crate::people::{Expression, PATCHWORK, Sprite, draw, draw_sprite};
 use std::collections::HashMap;
 use vision::{Frame, Rect};
 
 /// Height in pixels above which heads are enlarged instead of drawn.
-const LARGEST: f32 = 400.0;
+const MAX_DRAWN_HEIGHT: f32 = 400.0;
 
 /// Draws frames of a film. It keeps the drawn people and the wall of the last shot.
 pub struct Frames<'a> {
@@ -27,15 +27,15 @@ impl Film {
     /// Returns all frames in order, upright.
     pub fn frames(&self) -> Frames<'_> {
         let mut heights: HashMap<u32, f32> = HashMap::new();
-        for placed in (0..self.length()).flat_map(|index| self.placed(index)) {
+        for placed in (0..self.length()).flat_map(|index| self.people_in_frame(index)) {
             let height = heights.entry(placed.head.person).or_default();
-            *height = height.max(placed.head.height.ceil().min(LARGEST));
+            *height = height.max(placed.head.height.ceil().min(MAX_DRAWN_HEIGHT));
         }
         Frames { film: self, heights, people: HashMap::new(), wall: None, next: 0 }
     }
 
     /// Returns the part of the scene in a view, in heights of the frame.
-    fn part(&self, view: &View) -> Rect {
+    fn view_area(&self, view: &View) -> Rect {
         let (width, height) = (self.width as f32 / self.height as f32 / view.zoom, 1.0 / view.zoom);
         Rect { x: view.x - width / 2.0, y: view.y - height / 2.0, width, height }
     }
@@ -46,19 +46,19 @@ impl Frames<'_> {
     pub fn draw(&mut self, index: u32) -> Frame {
         let film = self.film;
         let (shot, first, share) = film.shot_at(index);
-        let visible_part = film.part(&View::between(shot.camera, share));
-        let mut frame = self.background(shot, first, &visible_part);
-        discs(&mut frame, shot, share, &visible_part);
-        for placed in film.placed(index) {
-            self.person(&mut frame, &placed);
+        let visible_part = film.view_area(&View::between(shot.camera, share));
+        let mut frame = self.draw_background(shot, first, &visible_part);
+        draw_discs(&mut frame, shot, share, &visible_part);
+        for placed in film.people_in_frame(index) {
+            self.draw_person(&mut frame, &placed);
         }
         write_number(&mut frame, index);
         frame
     }
 
-    fn background(&mut self, shot: &Shot, first: u32, visible_part: &Rect) -> Frame {
+    fn draw_background(&mut self, shot: &Shot, first: u32, visible_part: &Rect) -> Frame {
         if self.wall.as_ref().is_none_or(|(start, ..)| *start != first) {
-            self.wall = Some(wall(self.film, shot, first));
+            self.wall = Some(draw_wall(self.film, shot, first));
         }
         let (_, image, covered) = self.wall.as_ref().expect("the wall was just drawn");
         let scale = image.height() as f32 / covered.height;
@@ -68,17 +68,17 @@ impl Frames<'_> {
             width: visible_part.width * scale,
             height: visible_part.height * scale,
         };
-        view(image, &part, self.film.width, self.film.height)
+        resample(image, &part, self.film.width, self.film.height)
     }
 
-    fn person(&mut self, frame: &mut Frame, placed: &Placed) {
+    fn draw_person(&mut self, frame: &mut Frame, placed: &PlacedPerson) {
         let head = placed.head;
         let key = (head.person, (head.turn * 1000.0) as i32, placed.expression);
         let height = self.heights[&head.person];
         let person = self
             .people
             .entry(key)
-            .or_insert_with(|| Pyramid::new(sprite(head.person, head.turn, placed.expression, height)));
+            .or_insert_with(|| Pyramid::new(draw_sprite(head.person, head.turn, placed.expression, height)));
         person.blend(frame, &placed.extent(), placed.light);
     }
 }
@@ -96,12 +96,12 @@ impl Iterator for Frames<'_> {
 }
 
 /// Draws the part of the wall that the camera shows in the shot that begins with frame `first`.
-fn wall(film: &Film, shot: &Shot, first: u32) -> (u32, Frame, Rect) {
-    let [from, to] = shot.camera.map(|view| film.part(&view));
+fn draw_wall(film: &Film, shot: &Shot, first: u32) -> (u32, Frame, Rect) {
+    let [from, to] = shot.camera.map(|view| film.view_area(&view));
     let (x, y) = (from.x.min(to.x), from.y.min(to.y));
     let width = (from.x + from.width).max(to.x + to.width) - x;
     let height = (from.y + from.height).max(to.y + to.height) - y;
-    // Enlarging the wall hardly shows, because it is smooth.
+    // An enlarged wall looks almost the same, because the wall is smooth.
     let scale = film.height as f32 * shot.camera[0].zoom.min(shot.camera[1].zoom);
     let side = |length: f32| (length * scale).round().max(1.0) as u32;
     let (across, down) = (side(width), side(height));
@@ -110,7 +110,7 @@ fn wall(film: &Film, shot: &Shot, first: u32) -> (u32, Frame, Rect) {
     (first, frame, Rect { x, y, width: across as f32 / scale, height: down as f32 / scale })
 }
 
-fn discs(frame: &mut Frame, shot: &Shot, share: f32, visible_part: &Rect) {
+fn draw_discs(frame: &mut Frame, shot: &Shot, share: f32, visible_part: &Rect) {
     let scale = frame.height() as f32 / visible_part.height;
     for disc in 0..shot.discs {
         let phase = disc as f32 * 2.4 + shot.wall as f32;
@@ -171,7 +171,7 @@ impl Pyramid {
             for column in &columns {
                 let corners =
                     [above[column.first], above[column.second], below[column.first], below[column.second]];
-                let channel = |c: usize| mixed(corners.map(|corner| u32::from(corner[c])), column, row);
+                let channel = |c: usize| interpolate(corners.map(|corner| u32::from(corner[c])), column, row);
                 let opacity = channel(3);
                 if opacity == 0 {
                     continue;
@@ -188,7 +188,7 @@ impl Pyramid {
 
 /// Returns a part of `image` in the size `width` x `height`. `part` is in pixels of the image.
 /// Outside the image, its edge is repeated.
-pub(super) fn view(image: &Frame, part: &Rect, width: u32, height: u32) -> Frame {
+pub(super) fn resample(image: &Frame, part: &Rect, width: u32, height: u32) -> Frame {
     // The area of the whole image, in pixels of the result.
     let (across, down) = (width as f32 / part.width, height as f32 / part.height);
     let image_span = |start: f32, scale: f32, side: u32| (-start * scale, side as f32 * scale);
@@ -202,7 +202,7 @@ pub(super) fn view(image: &Frame, part: &Rect, width: u32, height: u32) -> Frame
             let (left, right) = (3 * column.first, 3 * column.second);
             pixels.extend([0, 1, 2].map(|c| {
                 let corners = [above[left + c], above[right + c], below[left + c], below[right + c]];
-                mixed(corners.map(u32::from), column, row) as u8
+                interpolate(corners.map(u32::from), column, row) as u8
             }));
         }
     }
@@ -238,7 +238,7 @@ fn edge_taps((start, length): (f32, f32), side: u32, source: usize) -> Vec<Tap> 
 }
 
 /// Interpolates between the four corners: top left, top right, bottom left, bottom right.
-fn mixed([a, b, c, d]: [u32; 4], column: &Tap, row: &Tap) -> u32 {
+fn interpolate([a, b, c, d]: [u32; 4], column: &Tap, row: &Tap) -> u32 {
     let upper = a * (256 - column.weight) + b * column.weight;
     let lower = c * (256 - column.weight) + d * column.weight;
     (upper * (256 - row.weight) + lower * row.weight + (1 << 15)) >> 16
@@ -262,12 +262,12 @@ const MARK: u32 = 0b1101;
 const CELLS: u32 = 24;
 
 /// Returns the side of a cell in pixels.
-fn cell(width: u32, height: u32) -> f32 {
+fn cell_side(width: u32, height: u32) -> f32 {
     (width.min(height) as f32 / 36.0).max(8.0)
 }
 
 /// Returns the cells of the first row, the first cell in the highest of 24 bits.
-fn pattern(number: u32) -> u32 {
+fn number_cells(number: u32) -> u32 {
     let number = number & 0xffff;
     let checksum = (number >> 12) ^ (number >> 8) ^ (number >> 4) ^ number ^ 0b0110;
     MARK << 20 | number << 4 | checksum & 0xf
@@ -275,14 +275,14 @@ fn pattern(number: u32) -> u32 {
 
 /// Returns the area of the number in a frame of this size, in pixels. No face may touch it.
 pub fn number_area(width: u32, height: u32) -> Rect {
-    let cell = cell(width, height);
+    let cell = cell_side(width, height);
     Rect { x: 0.0, y: 0.0, width: cell * CELLS as f32, height: cell * 2.0 }
 }
 
 /// Draws the lowest 16 bits of `number`.
 fn write_number(frame: &mut Frame, number: u32) {
     let area = number_area(frame.width(), frame.height());
-    let (pattern, cell, width) = (pattern(number), area.height / 2.0, frame.width() as usize);
+    let (pattern, cell, width) = (number_cells(number), area.height / 2.0, frame.width() as usize);
     for y in 0..area.height.round() as usize {
         for x in 0..(area.width.round() as usize).min(width) {
             let (column, row) = (((x as f32 + 0.5) / cell) as u32, ((y as f32 + 0.5) / cell) as u32);
@@ -307,7 +307,7 @@ pub fn read_number_and_rotation(frame: &Frame) -> Option<(u32, u32)> {
 /// Reads the number in a frame that is rotated clockwise by `quarters` of a turn.
 fn read_rotated(frame: &Frame, quarters: u32) -> Option<u32> {
     let (width, height) = (frame.width() as f32, frame.height() as f32);
-    let cell = cell(frame.width(), frame.height());
+    let cell = cell_side(frame.width(), frame.height());
     let brightness = |u: f32, v: f32| {
         let (x, y) = match quarters {
             0 => (u, v),
@@ -334,7 +334,7 @@ fn read_rotated(frame: &Frame, quarters: u32) -> Option<u32> {
         cells = cells << 1 | u32::from(contrast > 0.0);
     }
     let number = cells >> 4 & 0xffff;
-    (cells == pattern(number)).then_some(number)
+    (cells == number_cells(number)).then_some(number)
 }
 
 #[cfg(test)]

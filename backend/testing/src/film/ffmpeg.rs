@@ -1,6 +1,6 @@
 //! Runs ffmpeg to write video files of several formats and to read them. It reads them without a
-//! sandbox, so it must only get files of tests. Also makes a program that behaves like ffmpeg on a
-//! machine with GPUs.
+//! sandbox, so it must only get files of tests. Also creates a program that behaves like ffmpeg on
+//! a machine with GPUs.
 use super::script::{Film, Timing};
 use crate::assets::{self, ffmpeg};
 use crate::film::draw::read_number_and_rotation;
@@ -26,42 +26,42 @@ impl Film {
     /// before is copied. If ffmpeg cannot write the file, the error contains its output. Panics if
     /// ffmpeg does not exist: a test that calls this must be marked `#[needs(video)]`.
     pub fn encode(&self, encoding: &Encoding, path: &Path) -> anyhow::Result<()> {
-        let variable = matches!(self.timing, Timing::Variable(_));
-        ensure!(!variable || encoding.allows_variable(), "{encoding:?} needs a constant frame rate");
+        let is_variable = matches!(self.timing, Timing::Variable(_));
+        ensure!(!is_variable || encoding.allows_variable(), "{encoding:?} needs a constant frame rate");
         let program = ffmpeg();
         let size = std::fs::metadata(&program).map_or(0, |file| file.len());
         let description = format!("{} {size} {self:?} {encoding:?}", program.display());
-        assets::write(&description, path, |path| self.draw_and_encode(encoding, path))
+        assets::write_cached(&description, path, |path| self.draw_and_encode(encoding, path))
     }
 
     fn draw_and_encode(&self, encoding: &Encoding, path: &Path) -> anyhow::Result<()> {
         if encoding.rotation == 0 {
-            return self.write(encoding, path);
+            return self.write_frames(encoding, path);
         }
         // ffmpeg sets the rotation only when it copies frames.
         let folder = tempfile::tempdir()?;
         let unrotated = folder.path().join("unrotated.mkv");
         let unrotated =
             if encoding.container == Container::Mp4 { unrotated.with_extension("mp4") } else { unrotated };
-        self.write(encoding, &unrotated)?;
+        self.write_frames(encoding, &unrotated)?;
         let mut command = ffmpeg_command();
         // This argument counts counter-clockwise.
         command.args(["-display_rotation", &(360 - encoding.rotation).to_string(), "-i"]).arg(&unrotated);
         command.args(["-c", "copy"]).args(encoding.container_arguments()).arg(path);
-        run(command)
+        run_command(command)
     }
 
     /// Writes the frames as they are stored, without the value of the rotation.
-    fn write(&self, encoding: &Encoding, path: &Path) -> anyhow::Result<()> {
-        let is_turned = !encoding.rotation.is_multiple_of(180);
-        let (width, height) = if is_turned { (self.height, self.width) } else { (self.width, self.height) };
+    fn write_frames(&self, encoding: &Encoding, path: &Path) -> anyhow::Result<()> {
+        let is_sideways = !encoding.rotation.is_multiple_of(180);
+        let (width, height) = if is_sideways { (self.height, self.width) } else { (self.width, self.height) };
         let rate = match &self.timing {
             Timing::Constant(rate, per) => format!("{rate}/{per}"),
             // The filter sets the times in milliseconds.
             Timing::Variable(_) => "1000".to_owned(),
         };
         let mut command = ffmpeg_command();
-        command.args(words(&format!(
+        command.args(split_words(&format!(
             "-f rawvideo -pix_fmt rgb24 -video_size {width}x{height} -framerate {rate} -i pipe:0"
         )));
         command.args(["-vf", &encoding.filters(&self.timing), "-fps_mode", "passthrough"]);
@@ -74,8 +74,8 @@ impl Film {
             degrees => input.write_all(crop::rotate(&frame, 360 - degrees).data()),
         });
         drop(input);
-        // If ffmpeg failed, writing failed too, and the output of ffmpeg says why.
-        finish(child, log)?;
+        // If ffmpeg failed, writing failed too, and the output of ffmpeg contains the reason.
+        check_exit(child, log)?;
         result.context("ffmpeg read only part of the film")
     }
 }
@@ -87,7 +87,7 @@ pub fn repeat(segment: &Path, times: u32, encoding: &Encoding, path: &Path) -> a
     let mut command = ffmpeg_command();
     command.args(["-stream_loop", &(times.max(1) - 1).to_string(), "-i"]).arg(segment);
     command.args(["-c", "copy"]).args(encoding.container_arguments()).arg(path);
-    run(command)
+    run_command(command)
 }
 
 /// Decodes a file with ffmpeg and returns its frames in the order in which they are shown. `visit`
@@ -97,9 +97,12 @@ pub fn decode(path: &Path, mut visit: impl FnMut(usize, &Frame)) -> anyhow::Resu
     let times = tempfile::NamedTempFile::new()?;
     let log = tempfile::tempfile()?;
     let mut command = ffmpeg_command();
-    command.args(["-copyts", "-i"]).arg(path).args(words("-map 0:v:0 -fps_mode passthrough -stats_enc_pre"));
+    command
+        .args(["-copyts", "-i"])
+        .arg(path)
+        .args(split_words("-map 0:v:0 -fps_mode passthrough -stats_enc_pre"));
     command.arg(times.path()).args(["-stats_enc_pre_fmt", "{ptsi} {tbi} {pts} {tb}"]);
-    command.args(words("-pix_fmt rgb24 -c:v ppm -f image2pipe pipe:1"));
+    command.args(split_words("-pix_fmt rgb24 -c:v ppm -f image2pipe pipe:1"));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.try_clone()?).spawn()?;
     let mut output = BufReader::new(child.stdout.take().context("ffmpeg has an output")?);
     let mut frames = Vec::new();
@@ -107,9 +110,10 @@ pub fn decode(path: &Path, mut visit: impl FnMut(usize, &Frame)) -> anyhow::Resu
         visit(frames.len(), &frame);
         frames.push(((frame.width(), frame.height()), read_number_and_rotation(&frame)));
     }
-    finish(child, log)?;
+    check_exit(child, log)?;
     let times = std::fs::read_to_string(times.path())?;
-    let times = times.lines().map(|line| timestamp(line).with_context(|| format!("no time in `{line}`")));
+    let times =
+        times.lines().map(|line| parse_timestamp(line).with_context(|| format!("no time in `{line}`")));
     let times = times.collect::<anyhow::Result<Vec<i64>>>()?;
     ensure!(times.len() == frames.len(), "{} frames have {} times", frames.len(), times.len());
     let frames = times.into_iter().zip(frames);
@@ -118,7 +122,7 @@ pub fn decode(path: &Path, mut visit: impl FnMut(usize, &Frame)) -> anyhow::Resu
 
 /// Returns the time in microseconds of a line with the timestamp in the file and its unit, and the
 /// timestamp that ffmpeg assumes and its unit. H.264 in AVI files has only the latter.
-fn timestamp(line: &str) -> Option<i64> {
+fn parse_timestamp(line: &str) -> Option<i64> {
     let fields: Vec<&str> = line.split(' ').collect();
     let [stored, stored_unit, assumed, assumed_unit] = fields[..] else { return None };
     let stored: i64 = stored.parse().ok()?;
@@ -156,13 +160,13 @@ fn ffmpeg_command() -> Command {
     command
 }
 
-fn run(mut command: Command) -> anyhow::Result<()> {
+fn run_command(mut command: Command) -> anyhow::Result<()> {
     let log = tempfile::tempfile()?;
     let child = command.stderr(log.try_clone()?).spawn()?;
-    finish(child, log)
+    check_exit(child, log)
 }
 
-fn finish(mut child: Child, mut log: std::fs::File) -> anyhow::Result<()> {
+fn check_exit(mut child: Child, mut log: std::fs::File) -> anyhow::Result<()> {
     let status = child.wait()?;
     if status.success() {
         return Ok(());
@@ -196,7 +200,7 @@ pub enum Container {
     Avi,
 }
 
-/// Where an MP4 file has its index. Other containers ignore it.
+/// Position of the index in an MP4 file. Other containers ignore it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MovieIndex {
     /// After the frames, so that the file cannot be read through a pipe.
@@ -220,7 +224,7 @@ pub struct Encoding {
     /// Degrees by which players rotate the stored frames clockwise: 0, 90, 180 or 270. Only MP4,
     /// Matroska and WebM files contain this value.
     pub rotation: u32,
-    /// Where an MP4 file has its index.
+    /// Position of the index in an MP4 file.
     pub index: MovieIndex,
     /// Whether the frames have high dynamic range: 10 bits, BT.2020, PQ. Only for HEVC.
     pub hdr: bool,
@@ -317,11 +321,11 @@ impl Encoding {
         };
         let tag =
             if self.codec == Codec::Hevc && self.container == Container::Mp4 { " -tag:v hvc1" } else { "" };
-        words(&format!("{text}{tag}"))
+        split_words(&format!("{text}{tag}"))
     }
 
     fn container_arguments(&self) -> Vec<String> {
-        words(match (self.container, self.index) {
+        split_words(match (self.container, self.index) {
             (Container::Mp4, MovieIndex::End) => "-video_track_timescale 90000",
             (Container::Mp4, MovieIndex::Start) => "-video_track_timescale 90000 -movflags +faststart",
             (Container::Mp4, MovieIndex::Fragments) => {
@@ -356,7 +360,7 @@ impl Encoding {
     }
 }
 
-fn words(text: &str) -> Vec<String> {
+fn split_words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 

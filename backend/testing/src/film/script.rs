@@ -1,8 +1,8 @@
-//! The description of a film, the scripts of the films that tests share, and where each person is
-//! in a frame. All lengths of a script are heights of the frame, so it fits every size.
+//! The description of a film, the scripts of the films that tests share, and the position of each
+//! person in a frame. All lengths of a script are heights of the frame, so it fits every size.
 use crate::gallery::{ADA, BEN, CORA, DAN, EVE, FINN};
 use crate::people::Expression::{Blinking, Smiling, Talking};
-use crate::people::{self, Expression, Head, alike, covers};
+use crate::people::{self, Expression, Head, covers, lookalike_of};
 use vision::Rect;
 
 /// A film: shots with hard cuts between them.
@@ -12,28 +12,29 @@ pub struct Film {
     pub width: u32,
     /// Height of the upright frame in pixels, even.
     pub height: u32,
-    /// When the frames are shown.
+    /// Times at which the frames are shown.
     pub timing: Timing,
     pub shots: Vec<Shot>,
 }
 
-/// When the frames of a film are shown.
+/// The times at which the frames of a film are shown.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Timing {
     /// Frames per second, as a fraction.
     Constant(u32, u32),
-    /// How long each frame is shown, in milliseconds. The list starts over after its last entry.
+    /// Time for which each frame is shown, in milliseconds. The list is repeated after its last
+    /// entry.
     Variable(Vec<u32>),
 }
 
-/// What the camera records without a cut.
+/// A part of a film without a cut.
 #[derive(Clone, Debug)]
 pub struct Shot {
     /// Number of frames, at least 1.
     pub frames: u32,
     /// Number of the wall in the background.
     pub wall: u32,
-    /// What the camera shows in the first and in the last frame. It moves evenly.
+    /// The view in the first and in the last frame. The camera moves evenly between them.
     pub camera: [View; 2],
     /// Number of discs that move in front of the wall and behind the people.
     pub discs: u32,
@@ -41,7 +42,8 @@ pub struct Shot {
     pub actors: Vec<Actor>,
 }
 
-/// What the camera shows. The scene is as wide and as high as the frame and starts at (0, 0).
+/// The part of the scene that the camera shows. The scene is as wide and as high as the frame and
+/// starts at (0, 0).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct View {
     /// Centre of the view from the left edge of the scene.
@@ -58,12 +60,12 @@ pub struct Actor {
     /// Number of the person; see [`crate::people::Head::person`].
     pub person: u32,
     /// Positions in order of their time. The person moves evenly between them.
-    pub path: Vec<Key>,
+    pub path: Vec<PathPoint>,
 }
 
-/// Where a person is, and how they look, at one time of a shot.
+/// Position and appearance of a person at one time of a shot.
 #[derive(Clone, Copy, Debug)]
-pub struct Key {
+pub struct PathPoint {
     /// Time as a share of the shot, 0 to 1.
     pub at: f32,
     /// Centre of the face from the left edge of the scene.
@@ -80,24 +82,24 @@ pub struct Key {
     pub expression: Expression,
 }
 
-impl Key {
+impl PathPoint {
     /// Returns a neutral, evenly lit face that looks straight ahead.
     pub fn new(at: f32, x: f32, y: f32, height: f32) -> Self {
         Self { at, x, y, height, turn: 0.0, light: 1.0, expression: Expression::Neutral }
     }
 
     #[must_use]
-    pub fn turned(self, turn: f32) -> Self {
+    pub fn with_turn(self, turn: f32) -> Self {
         Self { turn, ..self }
     }
 
     #[must_use]
-    pub fn lit(self, light: f32) -> Self {
+    pub fn with_light(self, light: f32) -> Self {
         Self { light, ..self }
     }
 
     #[must_use]
-    pub fn with(self, expression: Expression) -> Self {
+    pub fn with_expression(self, expression: Expression) -> Self {
         Self { expression, ..self }
     }
 }
@@ -158,12 +160,18 @@ impl Film {
 
 const WIDE: View = View { x: 0.89, y: 0.5, zoom: 1.0 };
 
-fn actor(person: u32, path: &[Key]) -> Actor {
+fn actor(person: u32, path: &[PathPoint]) -> Actor {
     Actor { person, path: path.to_vec() }
 }
 
-fn still(person: u32, x: f32, y: f32, height: f32) -> Actor {
-    actor(person, &[Key::new(0.0, x, y, height).turned(-0.2), Key::new(1.0, x, y, height).turned(0.2)])
+fn still_actor(person: u32, x: f32, y: f32, height: f32) -> Actor {
+    actor(
+        person,
+        &[
+            PathPoint::new(0.0, x, y, height).with_turn(-0.2),
+            PathPoint::new(1.0, x, y, height).with_turn(0.2),
+        ],
+    )
 }
 
 fn shot(frames: u32, wall: u32, actors: Vec<Actor>) -> Shot {
@@ -190,8 +198,8 @@ impl Film {
     /// Returns a film for tests of files: 50 frames of 256x160 pixels at 25 frames per second, with
     /// a cut after 20 frames.
     pub fn short() -> Self {
-        let first = Shot { discs: 2, ..shot(20, 3, vec![still(ADA, 0.8, 0.52, 0.42)]) };
-        let walk = [Key::new(0.0, 0.2, 0.55, 0.4), Key::new(1.0, 1.4, 0.55, 0.4)];
+        let first = Shot { discs: 2, ..shot(20, 3, vec![still_actor(ADA, 0.8, 0.52, 0.42)]) };
+        let walk = [PathPoint::new(0.0, 0.2, 0.55, 0.4), PathPoint::new(1.0, 1.4, 0.55, 0.4)];
         let second = shot(30, 11, vec![actor(BEN, &walk)]);
         Self { width: 256, height: 160, timing: Timing::Constant(25, 1), shots: vec![first, second] }
     }
@@ -199,32 +207,38 @@ impl Film {
     /// Returns the same film in another size. The sides must be even, and the number in the corner
     /// needs at least 192x16 pixels.
     #[must_use]
-    pub fn sized(self, width: u32, height: u32) -> Self {
+    pub fn with_size(self, width: u32, height: u32) -> Self {
         Self { width, height, ..self }
     }
 
     /// Returns the same frames with other times.
     #[must_use]
-    pub fn timed(self, timing: Timing) -> Self {
+    pub fn with_timing(self, timing: Timing) -> Self {
         Self { timing, ..self }
     }
 }
 
 fn pan() -> Shot {
-    let people =
-        vec![still(ADA, 0.55, 0.5, 0.30), still(BEN, 1.35, 0.46, 0.27), still(CORA, 2.15, 0.5, 0.31)];
+    let people = vec![
+        still_actor(ADA, 0.55, 0.5, 0.30),
+        still_actor(BEN, 1.35, 0.46, 0.27),
+        still_actor(CORA, 2.15, 0.5, 0.31),
+    ];
     let camera = [View { x: 0.75, ..WIDE }, View { x: 1.95, ..WIDE }];
     Shot { camera, ..shot(100, 2, people) }
 }
 
 fn zoom() -> Shot {
     let camera = [WIDE, View { x: 0.95, y: 0.45, zoom: 3.0 }];
-    Shot { camera, ..shot(75, 9, vec![still(DAN, 0.95, 0.42, 0.16)]) }
+    Shot { camera, ..shot(75, 9, vec![still_actor(DAN, 0.95, 0.42, 0.16)]) }
 }
 
 fn crossing() -> Shot {
     let walk = |from: f32, to: f32, y: f32, height: f32, turn: f32| {
-        [Key::new(0.0, from, y, height).turned(turn), Key::new(1.0, to, y, height).turned(turn)]
+        [
+            PathPoint::new(0.0, from, y, height).with_turn(turn),
+            PathPoint::new(1.0, to, y, height).with_turn(turn),
+        ]
     };
     let people =
         vec![actor(EVE, &walk(1.45, 0.3, 0.44, 0.26, -0.4)), actor(FINN, &walk(0.35, 1.5, 0.5, 0.29, 0.4))];
@@ -232,11 +246,11 @@ fn crossing() -> Shot {
 }
 
 fn two_alike() -> Shot {
-    shot(75, 23, vec![still(DAN, 0.55, 0.45, 0.30), still(alike(DAN), 1.2, 0.47, 0.30)])
+    shot(75, 23, vec![still_actor(DAN, 0.55, 0.45, 0.30), still_actor(lookalike_of(DAN), 1.2, 0.47, 0.30)])
 }
 
 fn leaving() -> Shot {
-    let key = |at: f32, x: f32, turn: f32| Key::new(at, x, 0.47, 0.3).turned(turn);
+    let key = |at: f32, x: f32, turn: f32| PathPoint::new(at, x, 0.47, 0.3).with_turn(turn);
     let ben = [
         key(0.0, 1.2, 0.0),
         key(0.12, 1.2, 0.5),
@@ -245,7 +259,7 @@ fn leaving() -> Shot {
         key(0.85, 1.25, -0.5),
         key(1.0, 1.25, 0.0),
     ];
-    let people = vec![still(CORA, 0.5, 0.48, 0.28), actor(BEN, &ben)];
+    let people = vec![still_actor(CORA, 0.5, 0.48, 0.28), actor(BEN, &ben)];
     Shot { discs: 5, ..shot(150, 28, people) }
 }
 
@@ -255,13 +269,13 @@ fn empty() -> Shot {
 
 fn group() -> Shot {
     let animated = |person: u32, x: f32, y: f32, expression| {
-        let key = |at: f32| Key::new(at, x, y, 0.24);
+        let key = |at: f32| PathPoint::new(at, x, y, 0.24);
         let path = [
             key(0.0),
-            key(0.25).with(expression).turned(0.25),
-            key(0.5).with(Blinking).lit(0.75),
-            key(0.56).with(expression).lit(0.75),
-            key(0.8).lit(1.1).turned(-0.25),
+            key(0.25).with_expression(expression).with_turn(0.25),
+            key(0.5).with_expression(Blinking).with_light(0.75),
+            key(0.56).with_expression(expression).with_light(0.75),
+            key(0.8).with_light(1.1).with_turn(-0.25),
             key(1.0),
         ];
         actor(person, &path)
@@ -280,11 +294,11 @@ fn group() -> Shot {
 const DIRECTIONS: f32 = 8.0;
 
 /// Points per side of a face at which its visibility is tested.
-const POINTS: u32 = 12;
+const POINTS_PER_SIDE: u32 = 12;
 
 /// A person in a frame.
 #[derive(Clone, Copy, Debug)]
-pub struct Placed {
+pub struct PlacedPerson {
     /// The person and the position and size of the head, in pixels of the upright frame.
     pub head: Head,
     /// Brightness, 1 as in other drawings.
@@ -292,7 +306,7 @@ pub struct Placed {
     pub expression: Expression,
 }
 
-impl Placed {
+impl PlacedPerson {
     /// Returns the box of the face in pixels. It may extend outside the frame.
     pub fn face(&self) -> Rect {
         let [x, y, width, height] = self.head.face();
@@ -311,8 +325,8 @@ impl Placed {
         Rect { x: self.head.x + x, y: self.head.y + y, width, height }
     }
 
-    /// Returns whether this person hides what is behind a point of the frame.
-    fn hides(&self, x: f32, y: f32) -> bool {
+    /// Returns whether this person covers a point of the frame.
+    fn covers_point(&self, x: f32, y: f32) -> bool {
         let head = self.head;
         let (x, y) = ((x - head.x) / head.height, (y - head.y) / head.height);
         covers(head.person, head.turn, x, y)
@@ -327,15 +341,15 @@ impl View {
 }
 
 impl Film {
-    /// Returns the people in frame `index`, from back to front, also those outside the frame.
+    /// Returns the people in frame `index` from back to front, including those outside the frame.
     /// Panics if the film has no such frame.
-    pub fn placed(&self, index: u32) -> Vec<Placed> {
+    pub fn people_in_frame(&self, index: u32) -> Vec<PlacedPerson> {
         let (shot, _, share) = self.shot_at(index);
         let view = View::between(shot.camera, share);
         shot.actors.iter().filter_map(|actor| self.place(actor, &view, share)).collect()
     }
 
-    fn place(&self, actor: &Actor, view: &View, share: f32) -> Option<Placed> {
+    fn place(&self, actor: &Actor, view: &View, share: f32) -> Option<PlacedPerson> {
         let next = actor.path.iter().position(|key| key.at >= share).unwrap_or(actor.path.len() - 1);
         let (from, to) = (actor.path[next.saturating_sub(1)], actor.path[next]);
         // A person without a position at this time is not in the shot.
@@ -353,23 +367,23 @@ impl Film {
             turn: (mix(from.turn, to.turn) * DIRECTIONS).round() / DIRECTIONS,
         };
         let expression = if part < 1.0 { from.expression } else { to.expression };
-        Some(Placed { head, light: mix(from.light, to.light), expression })
+        Some(PlacedPerson { head, light: mix(from.light, to.light), expression })
     }
 
     /// Returns the visible share of a face, 0 to 1: the part that is inside the frame and that
-    /// nobody in `front` hides.
-    pub(super) fn visible(&self, face: &Rect, front: &[Placed]) -> f32 {
-        let front: Vec<&Placed> =
+    /// nobody in `front` covers.
+    pub(super) fn visible_share(&self, face: &Rect, front: &[PlacedPerson]) -> f32 {
+        let front: Vec<&PlacedPerson> =
             front.iter().filter(|placed| placed.extent().intersection(face).area() > 0.0).collect();
         let inside =
             |x: f32, y: f32| (0.0..self.width as f32).contains(&x) && (0.0..self.height as f32).contains(&y);
         let mut visible = 0;
-        for point in 0..POINTS * POINTS {
-            let share = |step: u32| (step as f32 + 0.5) / POINTS as f32;
-            let x = face.x + share(point % POINTS) * face.width;
-            let y = face.y + share(point / POINTS) * face.height;
-            visible += u32::from(inside(x, y) && !front.iter().any(|placed| placed.hides(x, y)));
+        for point in 0..POINTS_PER_SIDE * POINTS_PER_SIDE {
+            let share = |step: u32| (step as f32 + 0.5) / POINTS_PER_SIDE as f32;
+            let x = face.x + share(point % POINTS_PER_SIDE) * face.width;
+            let y = face.y + share(point / POINTS_PER_SIDE) * face.height;
+            visible += u32::from(inside(x, y) && !front.iter().any(|placed| placed.covers_point(x, y)));
         }
-        visible as f32 / (POINTS * POINTS) as f32
+        visible as f32 / (POINTS_PER_SIDE * POINTS_PER_SIDE) as f32
     }
 }

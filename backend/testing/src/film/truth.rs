@@ -1,14 +1,14 @@
-//! What a perfect analysis of a film reports.
+//! The result of a perfect analysis of a film.
 use super::Encoding;
 use super::script::Film;
 use serde::Serialize;
 use vision::Rect;
 
 /// Share of a face that must be visible for a detector to find it.
-const MIN_VISIBLE: f32 = 0.7;
+const MIN_CLEAR_SHARE: f32 = 0.7;
 
 /// Share of a face that must be visible for the face to be listed at all.
-const MIN_LISTED: f32 = 0.1;
+const MIN_LISTED_SHARE: f32 = 0.1;
 
 /// Longest time in seconds for which a person may be hidden or outside the frame within one track.
 const MAX_GAP: f32 = 1.0;
@@ -43,7 +43,7 @@ pub struct Appearance {
     pub person: u32,
     /// The box in which a detector finds the face, clipped to the frame, in pixels.
     pub bbox: Rect,
-    /// Share of the face that is inside the frame and that no other person hides, 0.1 to 1.
+    /// Share of the face that is inside the frame and that no other person covers, 0.1 to 1.
     pub visible: f32,
 }
 
@@ -62,7 +62,7 @@ pub struct Track {
 impl Appearance {
     /// Returns whether enough of the face is visible for a detector to find it.
     pub fn is_clear(&self) -> bool {
-        self.visible >= MIN_VISIBLE
+        self.visible >= MIN_CLEAR_SHARE
     }
 }
 
@@ -73,7 +73,7 @@ impl Film {
             .map(|index| TruthFrame { index, at_us: self.at_us(index, encoding), faces: self.faces(index) })
             .collect();
         let cuts = self.cuts();
-        let tracks = tracks(&frames, &cuts);
+        let tracks = find_tracks(&frames, &cuts);
         let cuts = cuts.iter().map(|&index| frames[index as usize].at_us).collect();
         Truth { width: self.width, height: self.height, frames, tracks, cuts }
     }
@@ -87,18 +87,18 @@ impl Film {
 
     /// Returns the faces of a frame, from back to front.
     fn faces(&self, index: u32) -> Vec<Appearance> {
-        let placed = self.placed(index);
+        let placed = self.people_in_frame(index);
         let frame = Rect { x: 0.0, y: 0.0, width: self.width as f32, height: self.height as f32 };
         let faces = placed.iter().enumerate().map(|(at, placed_person)| {
             let face = placed_person.face();
-            let visible = self.visible(&face, &placed[at + 1..]);
+            let visible = self.visible_share(&face, &placed[at + 1..]);
             Appearance { person: placed_person.head.person, bbox: face.intersection(&frame), visible }
         });
-        faces.filter(|face| face.visible >= MIN_LISTED).collect()
+        faces.filter(|face| face.visible >= MIN_LISTED_SHARE).collect()
     }
 }
 
-fn tracks(frames: &[TruthFrame], cuts: &[u32]) -> Vec<Track> {
+fn find_tracks(frames: &[TruthFrame], cuts: &[u32]) -> Vec<Track> {
     let mut open: Vec<Track> = Vec::new();
     let mut closed = Vec::new();
     for frame in frames {

@@ -22,145 +22,146 @@ impl Pixel<'_> {
 
     /// Returns 1 inside an ellipse and 0 outside. `edge` is the width of the transition, for
     /// shading.
-    fn oval(&self, cx: f32, cy: f32, rx: f32, ry: f32, edge: f32) -> f32 {
+    fn soft_oval(&self, cx: f32, cy: f32, rx: f32, ry: f32, edge: f32) -> f32 {
         let distance = (((self.x - cx) / rx).powi(2) + ((self.y - cy) / ry).powi(2)).sqrt();
         ((1.0 - distance) * rx.min(ry) / edge.max(self.soft) + 0.5).clamp(0.0, 1.0)
     }
 
-    /// Returns the same as [`Self::oval`] with a sharp edge.
-    fn sharp(&self, cx: f32, cy: f32, rx: f32, ry: f32) -> f32 {
-        self.oval(cx, cy, rx, ry, self.soft)
+    /// Works like [`Self::soft_oval`] with a sharp edge.
+    fn sharp_oval(&self, cx: f32, cy: f32, rx: f32, ry: f32) -> f32 {
+        self.soft_oval(cx, cy, rx, ry, self.soft)
     }
 
     /// Returns 1 if `distance` to an edge is positive and 0 if it is negative, with a soft
     /// transition.
-    fn within(&self, distance: f32) -> f32 {
+    fn soft_step(&self, distance: f32) -> f32 {
         (distance / self.soft).clamp(0.0, 1.0)
     }
 }
 
-fn lit(colour: Colour, by: f32) -> Colour {
+fn scale(colour: Colour, by: f32) -> Colour {
     colour.map(|v| (v * by).min(255.0))
 }
 
 /// Paints the person over `colour`. `x` and `y` are relative to the centre of the head, in heights
 /// of the head.
-pub(super) fn person(colour: &mut Colour, head: &Head, traits: &Traits, x: f32, y: f32) {
+pub(super) fn paint_person(colour: &mut Colour, head: &Head, traits: &Traits, x: f32, y: f32) {
     if x.abs() > 1.2 || !(-0.8..3.0).contains(&y) {
         return;
     }
     let mut pixel = Pixel { colour, x, y, soft: 0.75 / head.height };
     // Horizontal offset of the features from the centre of the face.
     let turn = head.turn * 0.07;
-    body(&mut pixel, traits);
+    paint_body(&mut pixel, traits);
     // Only shoulders and chest reach below the chin.
     if y > 0.75 {
         return;
     }
-    face(&mut pixel, traits, turn);
+    paint_face(&mut pixel, traits, turn);
     for side in [-1.0, 1.0] {
-        eye(&mut pixel, traits, turn, side);
+        paint_eye(&mut pixel, traits, turn, side);
     }
-    nose(&mut pixel, traits, turn);
-    mouth(&mut pixel, traits, turn);
-    glasses(&mut pixel, traits, turn);
+    paint_nose(&mut pixel, traits, turn);
+    paint_mouth(&mut pixel, traits, turn);
+    paint_glasses(&mut pixel, traits, turn);
     if let Some((brim, colour)) = traits.hat {
-        let hat = pixel.within(brim - y) * pixel.sharp(0.0, -0.18, traits.wide + 0.10, 0.52);
-        pixel.blend(hat, lit(colour, 1.0 - 0.4 * x.abs()));
+        let hat = pixel.soft_step(brim - y) * pixel.sharp_oval(0.0, -0.18, traits.wide + 0.10, 0.52);
+        pixel.blend(hat, scale(colour, 1.0 - 0.4 * x.abs()));
     }
 }
 
-fn body(pixel: &mut Pixel, traits: &Traits) {
+fn paint_body(pixel: &mut Pixel, traits: &Traits) {
     let (x, y, wide) = (pixel.x, pixel.y, traits.wide);
     if let Some(reach) = traits.long_hair {
-        pixel.blend(pixel.sharp(0.0, 0.08, wide + reach, 0.62), lit(traits.hair, 0.82));
+        pixel.blend(pixel.sharp_oval(0.0, 0.08, wide + reach, 0.62), scale(traits.hair, 0.82));
     }
-    pixel.blend(pixel.sharp(0.0, 1.32, 0.78, 0.72), lit(traits.shirt, 1.08 - 0.4 * x.abs()));
+    pixel.blend(pixel.sharp_oval(0.0, 1.32, 0.78, 0.72), scale(traits.shirt, 1.08 - 0.4 * x.abs()));
     if y > 0.2 {
-        let neck = pixel.within(0.62 - y) * pixel.within(0.165 - x.abs());
-        pixel.blend(neck.max(pixel.sharp(0.0, 0.62, 0.165, 0.12)), lit(traits.skin, 0.80));
+        let neck = pixel.soft_step(0.62 - y) * pixel.soft_step(0.165 - x.abs());
+        pixel.blend(neck.max(pixel.sharp_oval(0.0, 0.62, 0.165, 0.12)), scale(traits.skin, 0.80));
     }
     for side in [-1.0, 1.0] {
-        pixel.blend(pixel.sharp(side * (wide + 0.005), 0.03, 0.045, 0.085), lit(traits.skin, 0.86));
+        pixel.blend(pixel.sharp_oval(side * (wide + 0.005), 0.03, 0.045, 0.085), scale(traits.skin, 0.86));
     }
 }
 
 /// Returns the coverage of the face: forehead, cheeks and jaw.
-fn shape(pixel: &Pixel, traits: &Traits) -> f32 {
-    let jaw = pixel.sharp(0.0, 0.14, traits.wide * traits.jaw, 0.355);
-    pixel.sharp(0.0, -0.04, traits.wide, 0.43).max(jaw)
+fn face_coverage(pixel: &Pixel, traits: &Traits) -> f32 {
+    let jaw = pixel.sharp_oval(0.0, 0.14, traits.wide * traits.jaw, 0.355);
+    pixel.sharp_oval(0.0, -0.04, traits.wide, 0.43).max(jaw)
 }
 
-fn face(pixel: &mut Pixel, traits: &Traits, turn: f32) {
+fn paint_face(pixel: &mut Pixel, traits: &Traits, turn: f32) {
     let (x, y, wide) = (pixel.x, pixel.y, traits.wide);
-    let face = shape(pixel, traits);
+    let face = face_coverage(pixel, traits);
     let shade = 1.04 - 0.34 * (x + 0.12).max(0.0) - 0.10 * (y + 0.2).max(0.0);
-    pixel.blend(face, lit(traits.skin, shade));
+    pixel.blend(face, scale(traits.skin, shade));
     for side in [-1.0, 1.0] {
         pixel.blend(
-            0.16 * face * pixel.oval(turn + side * 0.19, 0.16, 0.1, 0.075, 0.06),
+            0.16 * face * pixel.soft_oval(turn + side * 0.19, 0.16, 0.1, 0.075, 0.06),
             [224.0, 120.0, 104.0],
         );
     }
     let pair = |cx: f32, cy: f32, rx: f32, ry: f32| {
-        pixel.sharp(turn - cx, cy, rx, ry).max(pixel.sharp(turn + cx, cy, rx, ry))
+        pixel.sharp_oval(turn - cx, cy, rx, ry).max(pixel.sharp_oval(turn + cx, cy, rx, ry))
     };
     let (make_up, colour) = traits.make_up;
     let covered = match make_up {
-        MakeUp::Band => pixel.within(0.05 - (y - 0.09).abs()),
-        MakeUp::Stripe => pixel.within(0.045 - (x - turn).abs()),
-        MakeUp::Half => pixel.within(x - turn),
+        MakeUp::Band => pixel.soft_step(0.05 - (y - 0.09).abs()),
+        MakeUp::Stripe => pixel.soft_step(0.045 - (x - turn).abs()),
+        MakeUp::Half => pixel.soft_step(x - turn),
         MakeUp::Cheeks => pair(0.19, 0.13, 0.10, 0.10),
-        MakeUp::Forehead => pixel.within(-0.10 - y),
-        MakeUp::Chin => pixel.within(y - 0.19),
+        MakeUp::Forehead => pixel.soft_step(-0.10 - y),
+        MakeUp::Chin => pixel.soft_step(y - 0.19),
         MakeUp::Eyes => pair(0.16, -0.04, 0.13, 0.12),
         MakeUp::None => 0.0,
     };
-    pixel.blend(0.85 * face * covered, lit(colour, shade));
+    pixel.blend(0.85 * face * covered, scale(colour, shade));
     if !traits.bald {
         let wave = 0.035 * ((x - turn) * 6.0 + traits.parting).sin();
         let line = traits.hairline + wave + 0.25 * x * x;
-        let cap = pixel.sharp(0.0, -0.12, wide + 0.05, 0.43) * pixel.within(line - y);
-        pixel.blend(cap, lit(traits.hair, 1.05 - 0.5 * (x + 0.1).abs()));
+        let cap = pixel.sharp_oval(0.0, -0.12, wide + 0.05, 0.43) * pixel.soft_step(line - y);
+        pixel.blend(cap, scale(traits.hair, 1.05 - 0.5 * (x + 0.1).abs()));
     }
 }
 
-fn eye(pixel: &mut Pixel, traits: &Traits, turn: f32, side: f32) {
+fn paint_eye(pixel: &mut Pixel, traits: &Traits, turn: f32, side: f32) {
     let (x, y) = (pixel.x, pixel.y);
     let ((apart, level, size), (above, slope, thick)) = (traits.eyes, traits.brows);
     let cx = turn * 1.25 + side * apart;
-    pixel.blend(0.5 * pixel.oval(cx, level - 0.005, 0.095, 0.06, 0.04), lit(traits.skin, 0.72));
+    pixel.blend(0.5 * pixel.soft_oval(cx, level - 0.005, 0.095, 0.06, 0.04), scale(traits.skin, 0.72));
     let brow = level - above + side * (x - cx) * slope + (x - cx).powi(2) * 3.0;
-    let brow = pixel.within(thick - (y - brow).abs()) * pixel.within(0.092 - (x - cx).abs());
-    pixel.blend(brow, lit(traits.hair, 0.7));
-    let open = pixel.sharp(cx, level, 0.066 * size.max(0.9), 0.031 * size);
+    let brow = pixel.soft_step(thick - (y - brow).abs()) * pixel.soft_step(0.092 - (x - cx).abs());
+    pixel.blend(brow, scale(traits.hair, 0.7));
+    let open = pixel.sharp_oval(cx, level, 0.066 * size.max(0.9), 0.031 * size);
     pixel.blend(open, [238.0, 236.0, 232.0]);
     let gaze = cx + turn * 0.15;
-    pixel.blend(open * pixel.sharp(gaze, level, 0.029 * size, 0.029 * size), traits.iris);
-    pixel.blend(open * pixel.sharp(gaze, level, 0.014 * size, 0.014 * size), [16.0, 14.0, 14.0]);
-    pixel.blend(pixel.sharp(gaze - 0.009, level - 0.010, 0.0065, 0.0065), [250.0, 250.0, 250.0]);
+    pixel.blend(open * pixel.sharp_oval(gaze, level, 0.029 * size, 0.029 * size), traits.iris);
+    pixel.blend(open * pixel.sharp_oval(gaze, level, 0.014 * size, 0.014 * size), [16.0, 14.0, 14.0]);
+    pixel.blend(pixel.sharp_oval(gaze - 0.009, level - 0.010, 0.0065, 0.0065), [250.0, 250.0, 250.0]);
     let lid = level - 0.031 * size * (1.0 - ((x - cx) / 0.07).powi(2)).max(0.0).sqrt();
-    let lid = pixel.within(0.0075 - (y - lid).abs()) * pixel.within(0.07 - (x - cx).abs());
-    pixel.blend(lid, lit(traits.hair, 0.45));
+    let lid = pixel.soft_step(0.0075 - (y - lid).abs()) * pixel.soft_step(0.07 - (x - cx).abs());
+    pixel.blend(lid, scale(traits.hair, 0.45));
 }
 
 /// Paints the lit bridge of the nose, its shaded side, the tip and the nostrils.
-fn nose(pixel: &mut Pixel, traits: &Traits, turn: f32) {
+fn paint_nose(pixel: &mut Pixel, traits: &Traits, turn: f32) {
     let ((tip, broad), skin, cx) = (traits.nose, traits.skin, turn * 1.9);
-    pixel.blend(0.35 * pixel.oval(cx * 0.9 - 0.012, tip - 0.105, 0.026, 0.12, 0.03), lit(skin, 1.14));
-    pixel.blend(0.38 * pixel.oval(cx * 0.9 + 0.040, tip - 0.095, 0.022, 0.11, 0.04), lit(skin, 0.66));
-    pixel.blend(0.5 * pixel.oval(cx, tip, 0.066 * broad, 0.038, 0.03), lit(skin, 0.86));
-    pixel.blend(0.6 * pixel.oval(cx - 0.008, tip - 0.017, 0.032 * broad, 0.024, 0.03), lit(skin, 1.12));
+    pixel.blend(0.35 * pixel.soft_oval(cx * 0.9 - 0.012, tip - 0.105, 0.026, 0.12, 0.03), scale(skin, 1.14));
+    pixel.blend(0.38 * pixel.soft_oval(cx * 0.9 + 0.040, tip - 0.095, 0.022, 0.11, 0.04), scale(skin, 0.66));
+    pixel.blend(0.5 * pixel.soft_oval(cx, tip, 0.066 * broad, 0.038, 0.03), scale(skin, 0.86));
+    pixel
+        .blend(0.6 * pixel.soft_oval(cx - 0.008, tip - 0.017, 0.032 * broad, 0.024, 0.03), scale(skin, 1.12));
     if traits.red_nose {
-        pixel.blend(pixel.sharp(cx, tip, 0.06 * broad, 0.055), [200.0, 50.0, 46.0]);
+        pixel.blend(pixel.sharp_oval(cx, tip, 0.06 * broad, 0.055), [200.0, 50.0, 46.0]);
     }
     for side in [-1.0, 1.0] {
-        let nostril = pixel.sharp(cx + side * 0.036 * broad, tip + 0.012, 0.015, 0.0095);
-        pixel.blend(0.85 * nostril, lit(skin, 0.40));
+        let nostril = pixel.sharp_oval(cx + side * 0.036 * broad, tip + 0.012, 0.015, 0.0095);
+        pixel.blend(0.85 * nostril, scale(skin, 0.40));
     }
 }
 
-fn mouth(pixel: &mut Pixel, traits: &Traits, turn: f32) {
+fn paint_mouth(pixel: &mut Pixel, traits: &Traits, turn: f32) {
     let (x, y, tip) = (pixel.x, pixel.y, traits.nose.0);
     let (below, half, smile, full) = traits.mouth;
     let (cx, mouth) = (turn * 1.4, tip + below);
@@ -168,27 +169,27 @@ fn mouth(pixel: &mut Pixel, traits: &Traits, turn: f32) {
     match traits.beard {
         Beard::Full => {
             let beard = ((y - 0.17 - 0.105 * (0.3 - x.abs()).max(0.0)) / 0.05).clamp(0.0, 1.0);
-            let free = 1.0 - 0.8 * pixel.oval(turn, tip - 0.02, 0.2, 0.1, 0.06);
-            pixel.blend(0.85 * shape(pixel, traits) * beard * free, lit(hair, 0.9));
+            let free = 1.0 - 0.8 * pixel.soft_oval(turn, tip - 0.02, 0.2, 0.1, 0.06);
+            pixel.blend(0.85 * face_coverage(pixel, traits) * beard * free, scale(hair, 0.9));
         }
         Beard::Moustache => {
-            pixel.blend(0.9 * pixel.sharp(cx, mouth - 0.038, half * 1.15, 0.022), lit(hair, 0.8));
+            pixel.blend(0.9 * pixel.sharp_oval(cx, mouth - 0.038, half * 1.15, 0.022), scale(hair, 0.8));
         }
-        Beard::Goatee => pixel.blend(0.9 * pixel.sharp(turn * 1.2, 0.39, 0.10, 0.09), lit(hair, 0.85)),
+        Beard::Goatee => pixel.blend(0.9 * pixel.sharp_oval(turn * 1.2, 0.39, 0.10, 0.09), scale(hair, 0.85)),
         Beard::None => {}
     }
-    pixel.blend(0.9 * pixel.sharp(cx, mouth + 0.006, half, full), traits.lips);
+    pixel.blend(0.9 * pixel.sharp_oval(cx, mouth + 0.006, half, full), traits.lips);
     if traits.teeth {
-        pixel.blend(pixel.sharp(cx, mouth + 0.006, half * 0.8, full * 0.55), [244.0, 240.0, 234.0]);
+        pixel.blend(pixel.sharp_oval(cx, mouth + 0.006, half * 0.8, full * 0.55), [244.0, 240.0, 234.0]);
     } else {
         let line = mouth - smile * (x - cx).powi(2) + 0.003;
-        let line = pixel.within(0.006 - (y - line).abs()) * pixel.within(half - (x - cx).abs());
+        let line = pixel.soft_step(0.006 - (y - line).abs()) * pixel.soft_step(half - (x - cx).abs());
         pixel.blend(line, [92.0, 40.0, 42.0]);
     }
-    pixel.blend(0.3 * pixel.oval(turn, 0.365, 0.09, 0.018, 0.03), lit(traits.skin, 0.7));
+    pixel.blend(0.3 * pixel.soft_oval(turn, 0.365, 0.09, 0.018, 0.03), scale(traits.skin, 0.7));
 }
 
-fn glasses(pixel: &mut Pixel, traits: &Traits, turn: f32) {
+fn paint_glasses(pixel: &mut Pixel, traits: &Traits, turn: f32) {
     let (apart, level, _) = traits.eyes;
     let (rim, dark) = match traits.glasses {
         Glasses::Thin => (0.012, false),
@@ -198,8 +199,8 @@ fn glasses(pixel: &mut Pixel, traits: &Traits, turn: f32) {
     };
     for side in [-1.0, 1.0] {
         let cx = turn * 1.25 + side * apart;
-        let outer = pixel.sharp(cx, level + 0.008, 0.112, 0.088);
-        let inner = pixel.sharp(cx, level + 0.008, 0.112 - rim, 0.088 - rim);
+        let outer = pixel.sharp_oval(cx, level + 0.008, 0.112, 0.088);
+        let inner = pixel.sharp_oval(cx, level + 0.008, 0.112 - rim, 0.088 - rim);
         if dark {
             pixel.blend(0.92 * outer, [28.0, 28.0, 34.0]);
         } else {
@@ -207,7 +208,7 @@ fn glasses(pixel: &mut Pixel, traits: &Traits, turn: f32) {
         }
     }
     let (x, y) = (pixel.x, pixel.y);
-    let bridge = pixel.within(0.4 * rim + 0.002 - (y - level + 0.005).abs());
-    let bridge = bridge * pixel.within(apart - 0.1 - (x - turn * 1.25).abs());
+    let bridge = pixel.soft_step(0.4 * rim + 0.002 - (y - level + 0.005).abs());
+    let bridge = bridge * pixel.soft_step(apart - 0.1 - (x - turn * 1.25).abs());
     pixel.blend(bridge, [44.0, 40.0, 42.0]);
 }

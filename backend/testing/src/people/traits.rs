@@ -54,7 +54,7 @@ const LIPS: [Colour; 3] = [[178.0, 92.0, 88.0], [150.0, 60.0, 60.0], [196.0, 40.
 pub(super) const CAST: [u32; 10] = [967, 702, 1349, 265, 170, 1405, 920, 196, 1054, 583];
 
 /// Marks the number of a person who looks like the person with the rest of the number.
-pub(super) const ALIKE: u32 = 1 << 31;
+pub(super) const LOOKALIKE: u32 = 1 << 31;
 
 /// The parts of the face that make-up covers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -121,15 +121,15 @@ pub(super) struct Traits {
 
 impl Traits {
     pub(super) fn new(person: u32) -> Self {
-        match person & ALIKE {
+        match person & LOOKALIKE {
             0 => Self::unique(person),
-            _ => Self::unique(person & !ALIKE).alike(),
+            _ => Self::unique(person & !LOOKALIKE).into_lookalike(),
         }
     }
 
-    /// Returns similar traits: only the eyes are elsewhere. Models for faces notice this more than
-    /// any other measure.
-    fn alike(mut self) -> Self {
+    /// Returns similar traits: only the positions of the eyes differ. They affect the embeddings of
+    /// face models more than any other measure.
+    fn into_lookalike(mut self) -> Self {
         self.eyes.0 += 0.046;
         self.eyes.1 -= 0.03;
         self

@@ -1,5 +1,5 @@
-//! Tests of the tracker with generated trajectories: exact truth, and detections with the faults
-//! of real detectors.
+//! Tests of the tracker with generated trajectories, whose ground truth is exact. The detections
+//! have the errors of real detectors.
 #![allow(clippy::unwrap_used)]
 
 mod properties;

@@ -1,4 +1,4 @@
-//! Rules that hold for every input.
+//! Tests rules that hold for every input.
 
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,8 +10,8 @@ use vision::Rect;
 
 type Frames = Vec<(i64, Vec<Observation<usize>>)>;
 
-/// A number that is usually in `range`, and sometimes invalid.
-fn fuzzed(range: std::ops::Range<f32>) -> impl Strategy<Value = f32> {
+/// Generates a number that is usually in `range`, and sometimes invalid.
+fn value_in(range: std::ops::Range<f32>) -> impl Strategy<Value = f32> {
     prop_oneof![
         30 => range,
         1 => prop::sample::select(vec![f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -5.0, f32::MAX, 1e-40]),
@@ -19,9 +19,9 @@ fn fuzzed(range: std::ops::Range<f32>) -> impl Strategy<Value = f32> {
 }
 
 fn observation() -> impl Strategy<Value = Observation<usize>> {
-    let embedding = prop::option::of(prop::collection::vec(fuzzed(-1.0..1.0), 0..4));
-    let numbers = (fuzzed(0.0..300.0), fuzzed(0.0..300.0), fuzzed(20.0..60.0), fuzzed(20.0..60.0));
-    (numbers, fuzzed(0.0..1.0), prop::option::of(fuzzed(0.0..1.0)), embedding).prop_map(
+    let embedding = prop::option::of(prop::collection::vec(value_in(-1.0..1.0), 0..4));
+    let numbers = (value_in(0.0..300.0), value_in(0.0..300.0), value_in(20.0..60.0), value_in(20.0..60.0));
+    (numbers, value_in(0.0..1.0), prop::option::of(value_in(0.0..1.0)), embedding).prop_map(
         |((x, y, width, height), score, quality, embedding)| Observation {
             bbox: Rect { x, y, width, height },
             score,
@@ -32,7 +32,7 @@ fn observation() -> impl Strategy<Value = Observation<usize>> {
     )
 }
 
-/// Frames with any gaps. Every observation has a number as its payload.
+/// Generates frames with arbitrary gaps. Every observation has a number as its payload.
 fn frames() -> impl Strategy<Value = Frames> {
     let gap = prop_oneof![
         20 => 1..250_000i64,
@@ -53,13 +53,13 @@ fn frames() -> impl Strategy<Value = Frames> {
     })
 }
 
-/// Keeps every observation with a quality as a shot.
+/// Returns settings with which every observation with a quality becomes a best shot.
 fn config() -> Config {
-    let shot_gap = Duration::ZERO;
-    Config { best_shots: 1000, shot_gap, max_open: 12, max_observations: 6, ..Config::default() }
+    let min_shot_gap = Duration::ZERO;
+    Config { max_best_shots: 1000, min_shot_gap, max_tracks: 12, max_observations: 6, ..Config::default() }
 }
 
-fn run(frames: &Frames) -> Vec<Track<usize>> {
+fn track(frames: &Frames) -> Vec<Track<usize>> {
     let mut tracker = Tracker::new(config());
     let mut tracks = Vec::new();
     for (at_us, observations) in frames {
@@ -69,7 +69,7 @@ fn run(frames: &Frames) -> Vec<Track<usize>> {
     tracks
 }
 
-/// Returns whether the rules of the tracker require a track for this observation.
+/// Returns whether the observation must be in a track.
 fn must_have_track(observation: &Observation<usize>) -> bool {
     let b = observation.bbox;
     let is_usable = [b.x, b.y, b.width, b.height].iter().all(|v| v.is_finite() && v.abs() <= MAX_COORDINATE);
@@ -82,8 +82,8 @@ fn must_have_track(observation: &Observation<usize>) -> bool {
 
 proptest! {
     #[test]
-    fn tracks_are_well_formed(frames in frames()) {
-        let tracks = run(&frames);
+    fn times_and_boxes_of_tracks_are_consistent(frames in frames()) {
+        let tracks = track(&frames);
         let ids: BTreeSet<u64> = tracks.iter().map(|track| track.id).collect();
         prop_assert_eq!(ids.len(), tracks.len());
         prop_assert_eq!(ids, (0..tracks.len() as u64).collect::<BTreeSet<_>>());
@@ -93,16 +93,16 @@ proptest! {
             prop_assert_eq!(track.boxes[0].at_us, track.started_us);
             prop_assert_eq!(track.boxes[track.boxes.len() - 1].at_us, track.ended_us);
             prop_assert!(track.boxes.windows(2).all(|pair| pair[0].at_us < pair[1].at_us));
-            prop_assert!(track.best.windows(2).all(|pair| pair[0].quality >= pair[1].quality));
+            prop_assert!(track.best_shots.windows(2).all(|pair| pair[0].quality >= pair[1].quality));
             let encoded = tracking::boxes::encode(&track.boxes);
             prop_assert!(tracking::boxes::decode(&encoded).is_ok());
         }
     }
 
     #[test]
-    fn each_high_score_is_in_exactly_one_track(frames in frames()) {
+    fn each_face_with_high_score_is_in_exactly_one_track(frames in frames()) {
         let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
-        for shot in run(&frames).iter().flat_map(|track| &track.best) {
+        for shot in track(&frames).iter().flat_map(|track| &track.best_shots) {
             *counts.entry(shot.payload).or_default() += 1;
         }
         prop_assert!(counts.values().all(|count| *count == 1));
@@ -124,7 +124,7 @@ proptest! {
             observations.rotate_left(rotation);
         }
         let summary = |track: &Track<usize>| (track.id, track.boxes.clone(), track.samples);
-        let (first, second) = (run(&frames), run(&rotated));
+        let (first, second) = (track(&frames), track(&rotated));
         prop_assert_eq!(first.iter().map(summary).collect::<Vec<_>>(), second.iter().map(summary).collect::<Vec<_>>());
     }
 }
@@ -151,10 +151,10 @@ fn track_ends_after_maximum_gap() {
 }
 
 #[test]
-fn cut_time_jump_or_long_gap_ends_all_tracks() {
+fn shot_boundary_time_jump_or_long_gap_ends_all_tracks() {
     let mut tracker = Tracker::new(Config::default());
     assert!(tracker.push(1_000_000, vec![face(0.0, 0.9), face(100.0, 0.8)]).is_empty());
-    assert_eq!(tracker.cut().iter().map(|track| track.id).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(tracker.end_all().iter().map(|track| track.id).collect::<Vec<_>>(), [0, 1]);
     tracker.push(1_040_000, vec![face(0.0, 0.9)]);
     assert_eq!(tracker.push(1_040_000, vec![face(0.0, 0.9)])[0].id, 2);
     assert_eq!(tracker.push(40_000, vec![face(0.0, 0.9)])[0].id, 3);
@@ -162,7 +162,7 @@ fn cut_time_jump_or_long_gap_ends_all_tracks() {
 }
 
 #[test]
-fn low_scores_continue_but_do_not_start_tracks() {
+fn faces_with_low_scores_continue_but_do_not_start_tracks() {
     let mut tracker = Tracker::new(Config::default());
     assert!(tracker.push(0, vec![face(0.0, 0.4)]).is_empty());
     tracker.push(40_000, vec![face(0.0, 0.9)]);
@@ -177,8 +177,8 @@ fn limits_faces_per_frame_and_boxes_per_track() {
     for i in 0..1000i64 {
         tracker.push(i * 40_000, vec![face(i as f32 * 0.5, 0.9)]);
     }
-    let grid = |i: usize| face(1e4 + 100.0 * i as f32, 0.6 + i as f32 * 1e-4);
-    tracker.push(40_000_000, (0..600).map(grid).collect());
+    let still_face = |i: usize| face(1e4 + 100.0 * i as f32, 0.6 + i as f32 * 1e-4);
+    tracker.push(40_000_000, (0..600).map(still_face).collect());
     let tracks = tracker.finish();
     assert_eq!(tracks.len(), 501);
     assert_eq!((tracks[0].samples, tracks[0].boxes[0].at_us), (1000, 0));

@@ -1,11 +1,12 @@
-//! Generated scenes: paths of faces, and what a detector reports about them.
+//! Generates scenes: the paths of faces, and the detections of a detector with errors.
 
 use std::sync::Arc;
 use tracking::evaluate::{IdentityCounts, MIN_IOU, Sample, identity_counts, track_recall};
 use tracking::{Config, Observation, Track, Tracker};
 use vision::Rect;
 
-/// Random numbers that are the same everywhere (SplitMix64, Steele et al. 2014).
+/// A random number generator with the same results on all platforms (SplitMix64, Steele et al.
+/// 2014).
 pub(crate) struct Random(pub u64);
 
 impl Random {
@@ -17,7 +18,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Returns a number from 0 up to 1.
+    /// Returns a number of the uniform distribution, 0..1.
     fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -35,9 +36,9 @@ type Path = Box<dyn Fn(f64) -> (f64, f64, f64)>;
 pub(crate) struct Person {
     pub(crate) identity: u64,
     pub(crate) path: Path,
-    /// The times in seconds between which the face is in the image.
+    /// The period (start, end) in seconds in which the face is in the image.
     pub(crate) visible: (f64, f64),
-    /// Periods (start, end) in seconds in which something hides the face.
+    /// Periods in which the face is hidden.
     pub(crate) hidden: Vec<(f64, f64)>,
     /// Periods in which the detector reports a low score.
     pub(crate) low_score: Vec<(f64, f64)>,
@@ -47,23 +48,28 @@ pub(crate) fn person(identity: u64, path: impl Fn(f64) -> (f64, f64, f64) + 'sta
     Person { identity, path: Box::new(path), visible: (0.0, 1e9), hidden: vec![], low_score: vec![] }
 }
 
-/// The faults of the detector.
+/// The errors of the detector.
 #[derive(Clone, Copy)]
-pub(crate) struct Faults {
-    /// Share of faces that are missed.
-    pub(crate) missed: f64,
+pub(crate) struct Errors {
+    /// Share of faces that are not detected.
+    pub(crate) missed_share: f64,
     /// Standard deviation of each coordinate, in widths of the face.
     pub(crate) jitter: f64,
-    /// False faces for each frame.
-    pub(crate) false_faces: f64,
-    /// Standard deviation of the length of embeddings' noise; none without embeddings.
-    pub(crate) embeddings: Option<f64>,
-    /// The time between frames varies from a quarter to seven quarters of the mean.
-    pub(crate) is_variable: bool,
+    /// Share of frames with a false face.
+    pub(crate) false_face_share: f64,
+    /// Length of the noise of embeddings; `None` if there are no embeddings.
+    pub(crate) embedding_noise: Option<f64>,
+    /// Whether the time between frames varies from a quarter to seven quarters of the mean.
+    pub(crate) has_variable_rate: bool,
 }
 
-pub(crate) const NO_FAULTS: Faults =
-    Faults { missed: 0.0, jitter: 0.02, false_faces: 0.0, embeddings: None, is_variable: false };
+pub(crate) const NO_ERRORS: Errors = Errors {
+    missed_share: 0.0,
+    jitter: 0.02,
+    false_face_share: 0.0,
+    embedding_noise: None,
+    has_variable_rate: false,
+};
 
 pub(crate) struct Scene {
     pub(crate) frames: Vec<(i64, Vec<Observation<u64>>)>,
@@ -74,57 +80,58 @@ pub(crate) struct Scene {
 const FALSE_FACE: u64 = u64::MAX;
 
 /// Draws the frames of a scene. `fps` is the mean number of frames per second.
-pub(crate) fn draw(people: &[Person], fps: f64, seconds: f64, faults: Faults, seed: u64) -> Scene {
+pub(crate) fn draw(people: &[Person], fps: f64, seconds: f64, errors: Errors, seed: u64) -> Scene {
     let mut random = Random(seed);
     let mut scene = Scene { frames: Vec::new(), truth: Vec::new() };
     let mut t = 0.0;
     while t < seconds {
         let at_us = (t * 1e6) as i64;
         let mut observations: Vec<Observation<u64>> = Vec::new();
-        for person in people.iter().filter(|p| within(&[p.visible], t) && !within(&p.hidden, t)) {
+        for person in people.iter().filter(|p| is_within(&[p.visible], t) && !is_within(&p.hidden, t)) {
             let bbox = rect((person.path)(t));
-            // A detector reports one of two faces that cover each other.
+            // If faces overlap, a detector reports only one of them.
             if observations.iter().any(|earlier| earlier.bbox.iou(&bbox) > 0.4) {
                 continue;
             }
             scene.truth.push(Sample { identity: person.identity, at_us, bbox });
-            if random.uniform() < faults.missed {
+            if random.uniform() < errors.missed_share {
                 continue;
             }
-            let is_low = within(&person.low_score, t);
-            let score = if is_low { 0.35 + 0.2 * random.uniform() } else { 0.7 + 0.3 * random.uniform() };
+            let has_low_score = is_within(&person.low_score, t);
+            let score =
+                if has_low_score { 0.35 + 0.2 * random.uniform() } else { 0.7 + 0.3 * random.uniform() };
             observations.push(Observation {
-                bbox: with_jitter(bbox, faults.jitter, &mut random),
+                bbox: with_jitter(bbox, errors.jitter, &mut random),
                 score: score as f32,
                 quality: Some(random.uniform() as f32),
-                embedding: faults.embeddings.map(|noise| embedding(person.identity, noise, &mut random)),
+                embedding: errors.embedding_noise.map(|noise| embedding(person.identity, noise, &mut random)),
                 payload: person.identity,
             });
         }
-        if random.uniform() < faults.false_faces {
-            observations.push(false_face(faults, &mut random));
+        if random.uniform() < errors.false_face_share {
+            observations.push(false_face(errors, &mut random));
         }
         scene.frames.push((at_us, observations));
-        let step = if faults.is_variable { 0.25 + 1.5 * random.uniform() } else { 1.0 };
+        let step = if errors.has_variable_rate { 0.25 + 1.5 * random.uniform() } else { 1.0 };
         t += step / fps;
     }
     scene
 }
 
-fn false_face(faults: Faults, random: &mut Random) -> Observation<u64> {
+fn false_face(errors: Errors, random: &mut Random) -> Observation<u64> {
     let (x, y, width) =
         (random.uniform() * 1920.0, random.uniform() * 1080.0, 30.0 + 80.0 * random.uniform());
     Observation {
         bbox: rect((x, y, width)),
         score: (0.3 + 0.5 * random.uniform()) as f32,
         quality: None,
-        embedding: faults.embeddings.map(|noise| embedding(random.next(), noise, random)),
+        embedding: errors.embedding_noise.map(|noise| embedding(random.next(), noise, random)),
         payload: FALSE_FACE,
     }
 }
 
-fn within(times: &[(f64, f64)], t: f64) -> bool {
-    times.iter().any(|(from, to)| t >= *from && t < *to)
+fn is_within(periods: &[(f64, f64)], t: f64) -> bool {
+    periods.iter().any(|(from, to)| t >= *from && t < *to)
 }
 
 fn rect((x, y, width): (f64, f64, f64)) -> Rect {
@@ -158,25 +165,25 @@ pub(crate) fn track(scene: &Scene, config: Config) -> Vec<Track<u64>> {
     tracks
 }
 
-pub(crate) struct Figures {
+pub(crate) struct Measures {
     pub(crate) recall: f64,
     pub(crate) counts: IdentityCounts,
     pub(crate) tracks: usize,
 }
 
-/// A person counts as found if one track has half of the frames.
+/// Minimum share of a person's frames in one track at which the person counts as found.
 const MIN_SHARE: f64 = 0.5;
 
 /// Tracks the faces of a scene with the default settings, and measures the tracks.
-pub(crate) fn measure_default(scene: &Scene) -> Figures {
+pub(crate) fn measure_default(scene: &Scene) -> Measures {
     measure(scene, &track(scene, Config::default()))
 }
 
-pub(crate) fn measure(scene: &Scene, tracks: &[Track<u64>]) -> Figures {
+pub(crate) fn measure(scene: &Scene, tracks: &[Track<u64>]) -> Measures {
     let sample =
         |id: u64| move |b: &tracking::TimedBox| Sample { identity: id, at_us: b.at_us, bbox: b.bbox };
     let predictions: Vec<Sample> = tracks.iter().flat_map(|t| t.boxes.iter().map(sample(t.id))).collect();
-    Figures {
+    Measures {
         recall: track_recall(&scene.truth, &predictions, MIN_IOU, MIN_SHARE),
         counts: identity_counts(&scene.truth, &predictions, MIN_IOU),
         tracks: tracks.len(),

@@ -1,29 +1,28 @@
 //! Tests tracks and people in generated scenes: with 5, 10 and 25 frames per second, with seconds
-//! between two frames, and with dense frames only where faces are. Dense scenes have no embeddings
-//! unless a test says so. `cargo test -p facecrawl-tracking --test it tracks -- --nocapture` prints
-//! the figures.
-use crate::scene::{Faults, Figures, NO_FAULTS, Person, draw, measure, measure_default, person, track};
+//! between two frames, and with dense frames only near faces. `cargo test -p facecrawl-tracking
+//! --test it tracks -- --nocapture` prints the measures.
+use crate::scene::{Errors, Measures, NO_ERRORS, Person, draw, measure, measure_default, person, track};
 use std::collections::BTreeMap;
 use tracking::people::{Appearance, number_people};
 use tracking::{Config, Track, split};
 
 const SECONDS: f64 = 20.0;
 const SEEDS: std::ops::Range<u64> = 1..6;
-/// The goals for each scene.
+/// The requirements for each scene.
 const MIN_RECALL: f64 = 0.98;
 const MIN_IDF1: f64 = 0.9;
 
-/// Faces in a row, of the given width in pixels.
+/// Returns the numbers and positions of faces in a row, with the given width in pixels.
 fn row(count: u64, width: f64) -> impl Iterator<Item = (u64, f64, f64)> {
     (0..count).map(move |i| (i, 150.0 + i as f64 * width * 2.5, 300.0 + (i % 3) as f64 * 40.0))
 }
 
-/// The camera turns to and fro, at up to 3.8 widths of a face per second.
+/// Returns faces for a camera that turns left and right, at up to 3.8 widths of a face per second.
 fn pan() -> Vec<Person> {
     row(6, 80.0).map(|(i, x, y)| person(i, move |t| (x + 300.0 * t.sin(), y, 80.0))).collect()
 }
 
-/// The camera zooms to three times the size and back.
+/// Returns faces for a camera that zooms in by a factor of three, and out again.
 fn zoom() -> Vec<Person> {
     let scale = |t: f64| 2.0 - (t * 0.8).cos();
     row(4, 60.0)
@@ -31,7 +30,7 @@ fn zoom() -> Vec<Person> {
         .collect()
 }
 
-/// Pairs walk towards each other and pass; one covers the other for a moment.
+/// Returns pairs of people who walk past each other; one hides the other for a short time.
 fn crossing() -> Vec<Person> {
     let mut people = Vec::new();
     for pair in 0..3 {
@@ -43,7 +42,7 @@ fn crossing() -> Vec<Person> {
     people
 }
 
-/// People walk behind a pillar for this time, three times.
+/// Returns people who are hidden three times for this time.
 fn hidden_for(seconds: f64) -> Vec<Person> {
     let mut people: Vec<_> = row(5, 70.0)
         .map(|(i, x, y)| person(i, move |t| (x + 40.0 * t, y + 10.0 * (t * 2.0).sin(), 70.0)))
@@ -55,7 +54,7 @@ fn hidden_for(seconds: f64) -> Vec<Person> {
     people
 }
 
-/// People who walk about, turn and nod.
+/// Returns people who move around and change their size.
 fn wandering() -> Vec<Person> {
     row(8, 70.0)
         .map(|(i, x, y)| {
@@ -67,7 +66,7 @@ fn wandering() -> Vec<Person> {
         .collect()
 }
 
-/// The detector is unsure for three seconds at a time.
+/// Returns people with low scores for three seconds at a time.
 fn low_scores() -> Vec<Person> {
     let mut people = wandering();
     for (i, person) in people.iter_mut().enumerate() {
@@ -77,7 +76,7 @@ fn low_scores() -> Vec<Person> {
     people
 }
 
-/// Forty people in rows, close together, who come and go.
+/// Returns forty people in dense rows who appear and disappear.
 fn crowd() -> Vec<Person> {
     (0..40u64)
         .map(|i| {
@@ -92,45 +91,47 @@ fn crowd() -> Vec<Person> {
 struct Case {
     name: &'static str,
     people: fn() -> Vec<Person>,
-    faults: Faults,
+    errors: Errors,
 }
 
 fn cases() -> Vec<Case> {
-    let case = |name, people: fn() -> _, faults| Case { name, people, faults };
-    let missed = Faults { missed: 0.1, ..NO_FAULTS };
-    let faults = Faults { missed: 0.1, jitter: 0.04, false_faces: 0.05, is_variable: true, embeddings: None };
+    let case = |name, people: fn() -> _, errors| Case { name, people, errors };
+    let missed = Errors { missed_share: 0.1, ..NO_ERRORS };
+    let all_errors = Errors { jitter: 0.04, false_face_share: 0.05, has_variable_rate: true, ..missed };
     vec![
-        case("pan", pan, NO_FAULTS),
-        case("zoom", zoom, NO_FAULTS),
-        case("crossing", crossing, NO_FAULTS),
-        case("occlusion", || hidden_for(1.5), NO_FAULTS),
+        case("pan", pan, NO_ERRORS),
+        case("zoom", zoom, NO_ERRORS),
+        case("crossing", crossing, NO_ERRORS),
+        case("occlusion", || hidden_for(1.5), NO_ERRORS),
         case("missed", wandering, missed),
-        case("jitter", wandering, Faults { jitter: 0.06, ..NO_FAULTS }),
+        case("jitter", wandering, Errors { jitter: 0.06, ..NO_ERRORS }),
         case("low scores", low_scores, missed),
-        case("false faces", wandering, Faults { false_faces: 0.3, ..NO_FAULTS }),
-        case("variable rate", wandering, Faults { is_variable: true, ..missed }),
-        case("crowd", crowd, faults),
-        case("pan, all faults", pan, faults),
-        // With missed frames, the loss is shorter than 2 seconds.
-        case("occlusion, all faults", || hidden_for(1.0), faults),
-        case("crossing, all faults", crossing, faults),
+        case("false faces", wandering, Errors { false_face_share: 0.3, ..NO_ERRORS }),
+        case("variable rate", wandering, Errors { has_variable_rate: true, ..missed }),
+        case("crowd", crowd, all_errors),
+        case("pan, all errors", pan, all_errors),
+        // With missed frames, tracks would be lost for more than 2 seconds after a longer
+        // occlusion.
+        case("occlusion, all errors", || hidden_for(1.0), all_errors),
+        case("crossing, all errors", crossing, all_errors),
     ]
 }
 
-fn run(case: &Case, fps: f64, seed: u64, config: &Config) -> Figures {
-    let scene = draw(&(case.people)(), fps, SECONDS, case.faults, seed);
+fn measure_case(case: &Case, fps: f64, seed: u64, config: &Config) -> Measures {
+    let scene = draw(&(case.people)(), fps, SECONDS, case.errors, seed);
     measure(&scene, &track(&scene, config.clone()))
 }
 
 #[test]
-fn recall_and_idf1_reach_goals_in_every_scene() {
+fn recall_and_idf1_reach_minimum_in_every_scene() {
     let mut failures = Vec::new();
     for case in cases() {
         for fps in [5.0, 10.0, 25.0] {
-            let figures: Vec<Figures> = SEEDS.map(|seed| run(&case, fps, seed, &Config::default())).collect();
-            let recall = figures.iter().map(|f| f.recall).fold(1.0, f64::min);
-            let idf1 = figures.iter().map(|f| f.counts.idf1()).fold(1.0, f64::min);
-            let tracks = figures.iter().map(|f| f.tracks).max().unwrap();
+            let measures: Vec<Measures> =
+                SEEDS.map(|seed| measure_case(&case, fps, seed, &Config::default())).collect();
+            let recall = measures.iter().map(|m| m.recall).fold(1.0, f64::min);
+            let idf1 = measures.iter().map(|m| m.counts.idf1()).fold(1.0, f64::min);
+            let tracks = measures.iter().map(|m| m.tracks).max().unwrap();
             let line =
                 format!("{:22} {fps:4} fps  recall {recall:.3}  IDF1 {idf1:.3}  tracks {tracks}", case.name);
             println!("{line}");
@@ -139,18 +140,18 @@ fn recall_and_idf1_reach_goals_in_every_scene() {
             }
         }
     }
-    assert!(failures.is_empty(), "lowest of {SEEDS:?}:\n{}", failures.join("\n"));
+    assert!(failures.is_empty(), "lowest measures of the seeds {SEEDS:?}:\n{}", failures.join("\n"));
 }
 
 #[test]
 fn exact_assignment_is_not_worse_than_greedy() {
-    let greedy = Config { exact_group: 0, ..Config::default() };
+    let greedy = Config { max_exact_group: 0, ..Config::default() };
     let mut total = [0.0; 2];
     for case in cases() {
         for fps in [5.0, 10.0, 25.0] {
             for seed in SEEDS {
                 for (sum, config) in total.iter_mut().zip([&Config::default(), &greedy]) {
-                    *sum += run(&case, fps, seed, config).counts.idf1();
+                    *sum += measure_case(&case, fps, seed, config).counts.idf1();
                 }
             }
         }
@@ -160,7 +161,7 @@ fn exact_assignment_is_not_worse_than_greedy() {
     assert!(total[0] >= total[1] - 0.001 * count);
 }
 
-/// Two people meet, stop and go back: positions alone suggest that they passed each other.
+/// Two people meet and turn back. Without embeddings, they seem to pass each other.
 #[test]
 fn similarity_prevents_link_suggested_by_position() {
     let people = || {
@@ -170,11 +171,12 @@ fn similarity_prevents_link_suggested_by_position() {
             person(2, move |t| (900.0 + distance(t), 310.0, 80.0)),
         ]
     };
-    let plain = Case { name: "turning back", people, faults: NO_FAULTS };
-    let embedded = Case { faults: Faults { embeddings: Some(0.7), ..NO_FAULTS }, ..plain };
+    let without_embeddings = Case { name: "turning back", people, errors: NO_ERRORS };
+    let with_embeddings =
+        Case { errors: Errors { embedding_noise: Some(0.7), ..NO_ERRORS }, ..without_embeddings };
     for fps in [5.0, 10.0, 25.0] {
-        let [without, with] =
-            [&plain, &embedded].map(|case| run(case, fps, 3, &Config::default()).counts.idf1());
+        let [without, with] = [&without_embeddings, &with_embeddings]
+            .map(|case| measure_case(case, fps, 3, &Config::default()).counts.idf1());
         println!("turning back {fps} fps: IDF1 {without:.3} without, {with:.3} with embeddings");
         assert!(with > 0.98);
     }
@@ -182,7 +184,7 @@ fn similarity_prevents_link_suggested_by_position() {
 
 const SPARSE_SECONDS: f64 = 120.0;
 
-/// Six people who change places all the time.
+/// Returns six people who continuously move through each other's positions.
 fn moving() -> Vec<Person> {
     (0..6u64)
         .map(|i| {
@@ -195,7 +197,7 @@ fn moving() -> Vec<Person> {
         .collect()
 }
 
-/// Six people who sit still.
+/// Returns six people who hardly move.
 fn seated() -> Vec<Person> {
     (0..6u64)
         .map(|i| person(i, move |t| (200.0 + 250.0 * i as f64 + 10.0 * (t + i as f64).sin(), 400.0, 90.0)))
@@ -206,9 +208,10 @@ fn seated() -> Vec<Person> {
 fn embeddings_associate_fast_moving_faces() {
     for fps in [0.2, 0.5, 1.0, 3.0] {
         for seed in 1..6 {
-            let faults = Faults { missed: 0.05, false_faces: 0.2, embeddings: Some(0.8), ..NO_FAULTS };
-            let scene = draw(&moving(), fps, SPARSE_SECONDS, faults, seed);
-            let Figures { recall, counts, tracks } = measure_default(&scene);
+            let errors =
+                Errors { missed_share: 0.05, false_face_share: 0.2, embedding_noise: Some(0.8), ..NO_ERRORS };
+            let scene = draw(&moving(), fps, SPARSE_SECONDS, errors, seed);
+            let Measures { recall, counts, tracks } = measure_default(&scene);
             let idf1 = counts.idf1();
             println!("moving {fps} fps: recall {recall:.3}, IDF1 {idf1:.3}, {tracks} tracks");
             assert!(recall >= 0.98 && idf1 >= 0.9);
@@ -219,25 +222,25 @@ fn embeddings_associate_fast_moving_faces() {
 #[test]
 fn overlap_associates_faces_without_embeddings() {
     for fps in [0.5, 2.0] {
-        let scene = draw(&seated(), fps, SPARSE_SECONDS, Faults { missed: 0.05, ..NO_FAULTS }, 1);
-        let figures = measure_default(&scene);
-        println!("seated {fps} fps: recall {:.3}, IDF1 {:.3}", figures.recall, figures.counts.idf1());
-        assert!(figures.recall >= 0.98 && figures.counts.idf1() >= 0.9);
+        let scene = draw(&seated(), fps, SPARSE_SECONDS, Errors { missed_share: 0.05, ..NO_ERRORS }, 1);
+        let measures = measure_default(&scene);
+        println!("seated {fps} fps: recall {:.3}, IDF1 {:.3}", measures.recall, measures.counts.idf1());
+        assert!(measures.recall >= 0.98 && measures.counts.idf1() >= 0.9);
     }
 }
 
 #[test]
-fn people_exchanging_places_keep_their_tracks() {
+fn people_who_exchange_positions_keep_their_tracks() {
     let people = [
         person(1, |t| (if t < 61.0 { 300.0 } else { 900.0 }, 400.0, 90.0)),
         person(2, |t| (if t < 61.0 { 900.0 } else { 300.0 }, 400.0, 90.0)),
     ];
-    let scene = draw(&people, 0.5, SPARSE_SECONDS, Faults { embeddings: Some(0.7), ..NO_FAULTS }, 1);
-    let figures = measure_default(&scene);
-    assert_eq!((figures.tracks, figures.counts.idf1()), (2, 1.0));
+    let scene = draw(&people, 0.5, SPARSE_SECONDS, Errors { embedding_noise: Some(0.7), ..NO_ERRORS }, 1);
+    let measures = measure_default(&scene);
+    assert_eq!((measures.tracks, measures.counts.idf1()), (2, 1.0));
 }
 
-/// People who come one after the other, with pauses without anybody.
+/// Returns people who appear one after the other, with pauses between them.
 fn short_visitors() -> Vec<Person> {
     (0..8u64)
         .map(|i| {
@@ -251,18 +254,17 @@ fn short_visitors() -> Vec<Person> {
 #[test]
 fn skipping_frames_without_faces_keeps_tracks() {
     for seed in 1..6 {
-        let mut scene = draw(&short_visitors(), 4.0, 62.0, Faults { missed: 0.05, ..NO_FAULTS }, seed);
+        let mut scene = draw(&short_visitors(), 4.0, 62.0, Errors { missed_share: 0.05, ..NO_ERRORS }, seed);
         let expected = measure_default(&scene);
-        // As with closer looks: frames are dense from the look before a face to the look after it.
-        let looks: Vec<usize> = (0..scene.frames.len()).step_by(8).collect();
-        let has_face = |look: usize| scene.frames.get(look).is_some_and(|(_, seen)| !seen.is_empty());
-        let is_near = |at: usize| {
-            let look = at / 8 * 8;
-            has_face(look) || !at.is_multiple_of(8) && has_face(look + 8)
+        // As with closer looks: frames are sparse, except between a frame with a face and the next.
+        let has_face = |i: usize| scene.frames.get(i).is_some_and(|(_, faces)| !faces.is_empty());
+        let is_analysed = |i: usize| {
+            let previous = i / 8 * 8;
+            i == previous || has_face(previous) || has_face(previous + 8)
         };
-        let kept: Vec<bool> = (0..scene.frames.len()).map(|at| looks.contains(&at) || is_near(at)).collect();
-        let mut kept = kept.into_iter();
-        scene.frames.retain(|_| kept.next().unwrap_or(true));
+        let analysed: Vec<bool> = (0..scene.frames.len()).map(is_analysed).collect();
+        let mut analysed = analysed.into_iter();
+        scene.frames.retain(|_| analysed.next().unwrap_or(true));
         assert!(scene.frames.len() < 200, "{}", scene.frames.len());
         let times: Vec<i64> = scene.frames.iter().map(|(at_us, _)| *at_us).collect();
         scene.truth.retain(|sample| times.binary_search(&sample.at_us).is_ok());
@@ -275,7 +277,7 @@ fn skipping_frames_without_faces_keeps_tracks() {
 
 const THRESHOLD: f32 = 0.4;
 
-/// Four people who are visible for 4 of every 12 seconds, so that each has several tracks.
+/// Returns four people who are visible for 4 of every 12 seconds, so that each has several tracks.
 fn returning_visitors() -> Vec<Person> {
     (0..4u64)
         .map(|i| {
@@ -289,44 +291,44 @@ fn returning_visitors() -> Vec<Person> {
 
 #[test]
 fn repeated_visits_of_one_person_get_same_number() {
-    let scene =
-        draw(&returning_visitors(), 5.0, 60.0, Faults { embeddings: Some(0.7), missed: 0.1, ..NO_FAULTS }, 1);
+    let errors = Errors { embedding_noise: Some(0.7), missed_share: 0.1, ..NO_ERRORS };
+    let scene = draw(&returning_visitors(), 5.0, 60.0, errors, 1);
     let tracks = track(&scene, Config::for_threshold(THRESHOLD));
     assert!(tracks.len() >= 16, "{} tracks", tracks.len());
     let appearances: Vec<Appearance> = tracks.iter().map(Appearance::from).collect();
     let numbers = number_people(&appearances, THRESHOLD + 0.1).unwrap();
     let mut numbers_by_person = BTreeMap::new();
     for (track, number) in tracks.iter().zip(numbers) {
-        assert_eq!(*numbers_by_person.entry(track.best[0].payload).or_insert(number), number);
+        assert_eq!(*numbers_by_person.entry(track.best_shots[0].payload).or_insert(number), number);
     }
     assert_eq!(numbers_by_person.len(), 4);
 }
 
-/// A hard cut that nobody reported: another face at the same place. The embeddings are computed
-/// for best shots only, after the track ended.
+/// At a hard cut that was not detected, another face appears at the same position. Only best shots
+/// have embeddings, which are computed after the track ended.
 #[test]
-fn track_of_two_people_is_split_at_change() {
+fn track_of_two_people_is_split_at_identity_change() {
     let mut people = vec![person(1, |_| (300.0, 300.0, 80.0)), person(2, |_| (310.0, 305.0, 84.0))];
     (people[0].visible, people[1].visible) = ((0.0, 6.0), (6.0, 12.0));
-    let mut scene = draw(&people, 10.0, 12.0, Faults { embeddings: Some(0.5), ..NO_FAULTS }, 1);
+    let mut scene = draw(&people, 10.0, 12.0, Errors { embedding_noise: Some(0.5), ..NO_ERRORS }, 1);
     let embeddings: BTreeMap<(i64, u64), _> = scene
         .frames
         .iter()
-        .flat_map(|(at, seen)| seen.iter().map(|s| ((*at, s.payload), s.embedding.clone())))
+        .flat_map(|(at_us, faces)| faces.iter().map(|f| ((*at_us, f.payload), f.embedding.clone())))
         .collect();
-    for observation in scene.frames.iter_mut().flat_map(|(_, seen)| seen) {
+    for observation in scene.frames.iter_mut().flat_map(|(_, faces)| faces) {
         observation.embedding = None;
     }
-    let config = Config { best_shots: 6, ..Config::for_threshold(THRESHOLD) };
+    let config = Config { max_best_shots: 6, ..Config::for_threshold(THRESHOLD) };
     let mut tracks: Vec<Track<u64>> = track(&scene, config);
     assert_eq!(tracks.len(), 1);
-    for shot in &mut tracks[0].best {
+    for shot in &mut tracks[0].best_shots {
         shot.embedding = embeddings[&(shot.at_us, shot.payload)].clone();
     }
     let parts = split(tracks.remove(0), THRESHOLD, || 1);
     assert_eq!(parts.len(), 2);
     for (part, identity) in parts.iter().zip([1, 2]) {
-        assert!(part.best.iter().all(|shot| shot.payload == identity));
+        assert!(part.best_shots.iter().all(|shot| shot.payload == identity));
     }
     assert!(parts[1].started_us.abs_diff(6_000_000) < 1_500_000);
 }

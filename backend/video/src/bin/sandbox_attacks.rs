@@ -1,5 +1,5 @@
-//! Makes the attempts that an attacker inside the decoder would make, and prints each result as
-//! `NAME: allowed` or `NAME: ERROR`. The tests run it in the place of ffmpeg.
+//! Tries the actions of an attacker inside the decoder, and prints each result as `NAME: allowed`
+//! or `NAME: ERROR`. The tests run it instead of ffmpeg.
 //!
 //! It also repeats the steps with which CUDA starts, and prints `done` instead of `allowed`.
 //!

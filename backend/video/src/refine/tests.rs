@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 const SECOND: i64 = 1_000_000;
 const FRAME_US: i64 = 40_000;
 
-/// A video with 25 frames per second, of which `keyframes` (numbers) are keyframes.
+/// Returns the index of a video with 25 frames per second. `keyframes` are the numbers of its
+/// keyframes.
 fn video(keyframes: impl IntoIterator<Item = i64>, frames: i64) -> Index {
     let mut keyframes_us: Vec<i64> = keyframes.into_iter().map(|number| number * FRAME_US).collect();
     keyframes_us.push(0);
@@ -23,7 +24,7 @@ fn every(seconds: i64, video_seconds: i64) -> Index {
 
 fn refine_blocks(index: &Index, max_gap_us: i64) -> Blocks {
     match refine(index, max_gap_us) {
-        Refined::Blocks(blocks) => blocks,
+        RefinePlan::Blocks(blocks) => blocks,
         other => panic!("{other:?}"),
     }
 }
@@ -31,14 +32,14 @@ fn refine_blocks(index: &Index, max_gap_us: i64) -> Blocks {
 /// Returns the times of the frames that a reader returns for a segment.
 fn read(index: &Index, segment: &Segment) -> Vec<i64> {
     let start = index.keyframe_before(segment.from_us);
-    let decoded: Vec<i64> = match segment.looks {
-        Looks::Keyframes => index.keyframes_us.clone(),
-        Looks::All => (0..index.end_us / FRAME_US).map(|number| number * FRAME_US).collect(),
+    let decoded: Vec<i64> = match segment.decoded {
+        FrameSet::Keyframes => index.keyframes_us.clone(),
+        FrameSet::All => (0..index.end_us / FRAME_US).map(|number| number * FRAME_US).collect(),
     };
     let cell_of = |at: i64| (at + 1_000).div_euclid(segment.cell_us);
     let (mut selection, mut last, mut returned) = (Selection::new(segment), None, Vec::new());
     for at in decoded.into_iter().filter(|at| *at >= start.max(segment.from_us - 500)) {
-        let is_listed = segment.also_us.contains(&at);
+        let is_listed = segment.listed_us.contains(&at);
         if last.is_some_and(|last| cell_of(at) <= cell_of(last)) && !is_listed {
             continue;
         }
@@ -55,16 +56,17 @@ fn read(index: &Index, segment: &Segment) -> Vec<i64> {
     returned
 }
 
-/// Returns the first looks at a block, and the next one. `faces` are the frames with a face.
-fn first_looks(index: &Index, blocks: &Blocks, block: &Block, faces: &BTreeSet<i64>) -> Vec<FirstLook> {
-    let mut looks = Vec::new();
-    for at_us in blocks.first_looks(block).iter().flat_map(|segment| read(index, segment)) {
-        looks.push(FirstLook { at_us, has_face: faces.contains(&at_us) });
+/// Returns the first pass of a block, and the first frame of the next block. `faces` are the times
+/// of the frames with a face.
+fn first_pass(index: &Index, blocks: &Blocks, block: &Block, faces: &BTreeSet<i64>) -> Vec<FirstPassFrame> {
+    let mut frames = Vec::new();
+    for at_us in blocks.first_pass(block).iter().flat_map(|segment| read(index, segment)) {
+        frames.push(FirstPassFrame { at_us, has_face: faces.contains(&at_us) });
         if at_us >= block.to_us {
             break;
         }
     }
-    looks
+    frames
 }
 
 /// Returns the times of all frames that are analysed, and the number of processes.
@@ -72,14 +74,14 @@ fn analyse(index: &Index, max_gap_us: i64, faces: &BTreeSet<i64>) -> (Vec<i64>, 
     let blocks = refine_blocks(index, max_gap_us);
     let (mut times, mut processes) = (Vec::new(), 0);
     for block in blocks.blocks() {
-        let looks = first_looks(index, &blocks, block, faces);
-        for step in blocks.steps(index, block, &looks) {
+        let frames = first_pass(index, &blocks, block, faces);
+        for step in blocks.steps(index, block, &frames) {
             match step {
-                Step::Seen(at) => {
-                    assert!(!looks[at].has_face);
-                    times.push(looks[at].at_us);
+                Step::FirstPassFrame(number) => {
+                    assert!(!frames[number].has_face);
+                    times.push(frames[number].at_us);
                 }
-                Step::Closer(segment) => {
+                Step::CloserLooks(segment) => {
                     assert!(segment.from_us >= block.from_us && segment.to_us <= block.to_us);
                     processes += 1;
                     times.extend(read(index, &segment));
@@ -96,21 +98,21 @@ fn auto_times(index: &Index, max_gap_us: i64) -> Vec<i64> {
 }
 
 #[test]
-fn looks_closer_around_each_face() {
+fn analyses_more_frames_around_each_face() {
     let index = every(2, 20);
     let blocks = refine_blocks(&index, 2 * SECOND);
     let [block] = blocks.blocks() else { panic!("one block") };
-    let looks = first_looks(&index, &blocks, block, &[6 * SECOND].into());
+    let frames = first_pass(&index, &blocks, block, &[6 * SECOND].into());
     let closer = Segment {
         from_us: 4 * SECOND,
         to_us: 8 * SECOND + 1,
-        also_us: [4, 6, 8].map(|at| at * SECOND).into(),
+        listed_us: [4, 6, 8].map(|at| at * SECOND).into(),
         last_us: Some(4 * SECOND - 1),
-        ..whole(Looks::All, CLOSER_US)
+        ..whole_video(FrameSet::All, MAX_CLOSER_GAP_US)
     };
-    let expected = [0, 1].map(Step::Seen).into_iter().chain([Step::Closer(closer)]);
-    let expected: Vec<Step> = expected.chain((5..11).map(Step::Seen)).collect();
-    assert_eq!(blocks.steps(&index, block, &looks), expected);
+    let expected = [0, 1].map(Step::FirstPassFrame).into_iter().chain([Step::CloserLooks(closer)]);
+    let expected: Vec<Step> = expected.chain((5..11).map(Step::FirstPassFrame)).collect();
+    assert_eq!(blocks.steps(&index, block, &frames), expected);
 }
 
 #[test]
@@ -119,7 +121,7 @@ fn face_at_block_border_is_refined_on_both_sides() {
     let blocks = refine_blocks(&index, 2 * SECOND);
     let starts: Vec<i64> = blocks.blocks().iter().map(|block| block.from_us / SECOND).collect();
     assert_eq!(starts, [0, 60, 120, 180]);
-    // The first look of the second block, and the last one of the third.
+    // In the first pass, the first frame of the second block, and the last one of the third.
     let faces: BTreeSet<i64> = [60 * SECOND, 178 * SECOND].into();
     let (times, _) = analyse(&index, 2 * SECOND, &faces);
     for (from, to) in [(58, 62), (176, 180)] {
@@ -133,31 +135,34 @@ fn face_at_block_border_is_refined_on_both_sides() {
 fn indivisible_or_short_videos_are_read_in_one_pass() {
     let continued = Index { timeline: Timeline::Continued, ..every(2, 200) };
     let everywhere = |index: &Index| {
-        Refined::Everywhere(Segment { also_us: vec![index.last_us], ..whole(Looks::All, CLOSER_US) })
+        RefinePlan::Everywhere(Segment {
+            listed_us: vec![index.last_us],
+            ..whole_video(FrameSet::All, MAX_CLOSER_GAP_US)
+        })
     };
     assert_eq!(refine(&continued, 2 * SECOND), everywhere(&continued));
-    // One group of pictures of more than half an hour, whose first look would be large.
+    // One group of pictures of more than half an hour, whose first pass would be large.
     let long = Index { keyframes_us: vec![0], ..every(2, 2_400) };
     assert_eq!(refine(&long, 2 * SECOND), everywhere(&long));
-    assert!(matches!(refine(&every(2, 2_400), 2 * SECOND), Refined::Blocks(_)));
-    // The first look at a shorter film is as large if the longest gap is short.
+    assert!(matches!(refine(&every(2, 2_400), 2 * SECOND), RefinePlan::Blocks(_)));
+    // The first pass of a shorter film is as large if the longest gap is short.
     let [short, longer] = [479_000, 480_000].map(|max_gap_us| refine(&video([], 6_000), max_gap_us));
-    assert!(matches!(short, Refined::Everywhere(_)), "{short:?}");
-    assert!(matches!(longer, Refined::Blocks(_)), "{longer:?}");
+    assert!(matches!(short, RefinePlan::Everywhere(_)), "{short:?}");
+    assert!(matches!(longer, RefinePlan::Blocks(_)), "{longer:?}");
     let slides = Index { frame_us: SECOND, ..every(2, 200) };
     let plan = sampling::plan(&slides, Sampling::Auto, 2 * SECOND);
-    assert_eq!(refine(&slides, 2 * SECOND), Refined::Sparse(plan));
+    assert_eq!(refine(&slides, 2 * SECOND), RefinePlan::Sparse(plan));
 }
 
 #[test]
 fn cell_length_divides_longest_gap() {
     for max_gap_ms in 200..=60_000 {
-        let cell_us = cell(max_gap_ms * 1_000);
+        let cell_us = cell_length(max_gap_ms * 1_000);
         assert_eq!(max_gap_ms * 1_000 % cell_us, 0, "{max_gap_ms}");
-        assert!((125_000..=CLOSER_US).contains(&cell_us), "{max_gap_ms}: {cell_us}");
+        assert!((125_000..=MAX_CLOSER_GAP_US).contains(&cell_us), "{max_gap_ms}: {cell_us}");
     }
     for odd in [0, 1, 250_007, i64::MAX] {
-        assert!((1..=CLOSER_US).contains(&cell(odd)), "{odd}");
+        assert!((1..=MAX_CLOSER_GAP_US).contains(&cell_length(odd)), "{odd}");
     }
 }
 
@@ -169,12 +174,12 @@ fn number_of_refine_processes_is_limited() {
     let blocks = refine_blocks(&index, SECOND);
     assert!((MAX_BLOCKS - 20..=MAX_BLOCKS + 1).contains(&blocks.blocks().len()), "{}", blocks.blocks().len());
     let block = blocks.blocks()[1];
-    let looks: Vec<FirstLook> = (block.from_us / SECOND..=block.to_us / SECOND)
-        .map(|at| FirstLook { at_us: at * SECOND, has_face: at % 4 == 0 })
+    let frames: Vec<FirstPassFrame> = (block.from_us / SECOND..=block.to_us / SECOND)
+        .map(|at| FirstPassFrame { at_us: at * SECOND, has_face: at % 4 == 0 })
         .collect();
-    let steps = blocks.steps(&index, &block, &looks);
-    let closer = steps.iter().filter(|step| matches!(step, Step::Closer(_))).count();
-    assert_eq!(closer, MAX_RUNS);
+    let steps = blocks.steps(&index, &block, &frames);
+    let closer = steps.iter().filter(|step| matches!(step, Step::CloserLooks(_))).count();
+    assert_eq!(closer, MAX_CLOSER_SEGMENTS);
 }
 
 #[test]
@@ -196,8 +201,8 @@ proptest! {
         regular in proptest::option::of(1..400_i64),
         frames in 1..6_000_i64,
         visible in proptest::collection::vec((0..6_000_i64, 1..200_i64), 0..12),
-        // At least twice the length of the film for each of MAX_FIRST_LOOKS, so that each block can
-        // have a first look.
+        // At least twice the length of the film, divided by MAX_FIRST_PASS_FRAMES, so that each
+        // block can have a first pass.
         max_gap_ms in prop_oneof![Just(2_000_i64), 480..5_000_i64],
     ) {
         let grid = regular.into_iter().flat_map(|step| (0..6_000 / step).map(move |at| at * step));
@@ -211,16 +216,16 @@ proptest! {
         prop_assert!(times.is_sorted_by(|a, b| a < b), "{times:?}");
         let all: BTreeSet<i64> = times.iter().copied().collect();
         prop_assert!(sparse.iter().all(|at| all.contains(at)), "{sparse:?} {times:?}");
-        prop_assert!(processes <= refine_blocks(&index, max_gap_us).blocks().len() * MAX_RUNS);
-        // Around each look with a face, no gap is longer than that of closer looks.
+        prop_assert!(processes <= refine_blocks(&index, max_gap_us).blocks().len() * MAX_CLOSER_SEGMENTS);
+        // Around each frame with a face, no gap is longer than that of closer looks.
         for (at, _) in sparse.iter().enumerate().filter(|(_, time)| faces.contains(time)) {
             let from = if at == 0 { 0 } else { sparse[at - 1] };
             let to = sparse.get(at + 1).copied().unwrap_or(index.end_us - FRAME_US);
             let nearby: Vec<i64> = times.iter().copied().filter(|at| (from..=to).contains(at)).collect();
             let longest = nearby.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
-            prop_assert!(longest <= CLOSER_US + FRAME_US, "{longest} from {from} to {to}: {nearby:?}");
+            prop_assert!(longest <= MAX_CLOSER_GAP_US + FRAME_US, "{longest} from {from} to {to}: {nearby:?}");
             let last = nearby.last().copied().unwrap_or(from);
-            prop_assert!(to - last <= CLOSER_US + FRAME_US, "{last} {to}");
+            prop_assert!(to - last <= MAX_CLOSER_GAP_US + FRAME_US, "{last} {to}");
         }
     }
 

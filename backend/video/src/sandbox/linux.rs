@@ -1,5 +1,5 @@
 //! Applies the restrictions on Linux, in the order in which each is still permitted.
-use super::{FileAccess, Mode, REPORT, syscalls};
+use super::{FileAccess, Mode, REPORT_PREFIX, syscalls};
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
     RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
@@ -16,9 +16,9 @@ const ADDRESS_SPACE: u64 = 4 << 30;
 const PRIVATE_MEMORY_WITH_GPU: u64 = 8 << 30;
 /// Maximum number of open files. Eight are in use.
 const OPEN_FILES: u64 = 32;
-/// The same limit with a GPU. CUDA opens each device several times.
+/// Maximum number of open files with a GPU. CUDA opens each device several times.
 const OPEN_FILES_WITH_GPU: u64 = 256;
-/// Seconds of processor time between the signal of the limit and the end by force.
+/// Seconds of processor time between the signal at the limit and the kill.
 const CPU_GRACE: u64 = 5;
 /// The highest file descriptor that the child is given: stdin, stdout, stderr, the video, and the
 /// pipe for timestamps.
@@ -29,18 +29,18 @@ const LAST_FD: RawFd = 4;
 /// # Errors
 /// Returns a message if a required restriction cannot be applied.
 pub(super) fn restrict(mode: Mode, parent: u32, cpu_seconds: u32, program: &Path) -> Result<(), String> {
-    die_with(parent)?;
+    end_with_parent(parent)?;
     close_other_files()?;
-    limit(mode, cpu_seconds)?;
+    set_limits(mode, cpu_seconds)?;
     let report = match restrict_files(mode, program)? {
         FileAccess::LibrariesOnly => "landlock",
         FileAccess::ReadOnly | FileAccess::Unrestricted => "no landlock",
     };
-    eprintln!("{REPORT} {report}");
+    eprintln!("{REPORT_PREFIX} {report}");
     if mode == Mode::Gpu {
-        // Gives a child of root a network of its own, which is empty. A child with a GPU can create
-        // Unix sockets and write files in `/proc/self/task`, among them files of the network. Only
-        // root may do this; other users may not write these files.
+        // Moves a child of root to a new, empty network namespace. A child with a GPU can create
+        // Unix sockets and write files in `/proc/self/task`, including files of the network. Only
+        // root can create the namespace, and only root can write these files.
         let _ = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET);
     }
     drop_capabilities()?;
@@ -63,7 +63,7 @@ pub(crate) fn hide_from_user() -> std::io::Result<()> {
 
 /// Ends this process with its parent. The signal is sent when the *thread* that started the child
 /// ends, so that thread waits for the child.
-fn die_with(parent: u32) -> Result<(), String> {
+fn end_with_parent(parent: u32) -> Result<(), String> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| format!("cannot end with the service: {error}"))?;
     // The parent may have ended before the call.
@@ -71,20 +71,20 @@ fn die_with(parent: u32) -> Result<(), String> {
     if current == Some(parent) { Ok(()) } else { Err("the service has ended".into()) }
 }
 
-/// Closes the files that a library of the service opened without the flag for closing them.
+/// Closes the files that a library of the service opened without the flag `O_CLOEXEC`.
 fn close_other_files() -> Result<(), String> {
     let entries = std::fs::read_dir("/proc/self/fd")
         .map_err(|error| format!("cannot list the open files in /proc/self/fd: {error}"))?;
     let numbers: Vec<RawFd> =
         entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     for number in numbers.into_iter().filter(|number| *number > LAST_FD) {
-        // One of them belonged to the listing and is closed already.
+        // One of them was the listed folder, which is closed already.
         let _ = nix::unistd::close(number);
     }
     Ok(())
 }
 
-fn limit(mode: Mode, cpu_seconds: u32) -> Result<(), String> {
+fn set_limits(mode: Mode, cpu_seconds: u32) -> Result<(), String> {
     let (open_files, memory) = match mode {
         Mode::Cpu => (OPEN_FILES, (Resource::As, ADDRESS_SPACE)),
         Mode::Gpu => (OPEN_FILES_WITH_GPU, (Resource::Data, PRIVATE_MEMORY_WITH_GPU)),
@@ -94,8 +94,8 @@ fn limit(mode: Mode, cpu_seconds: u32) -> Result<(), String> {
         // Writing to any regular file ends the process. Pipes have no size.
         (Resource::Fsize, 0, 0),
         (Resource::Nofile, open_files, open_files),
-        // At the first limit, the process gets SIGXCPU, so that its end has a reason. At the second
-        // one, the kernel kills it.
+        // At the first limit, the process receives SIGXCPU, so that the reason is known. At the
+        // second one, the kernel kills it.
         (Resource::Cpu, u64::from(cpu_seconds), u64::from(cpu_seconds) + CPU_GRACE),
         (memory.0, memory.1, memory.1),
     ];
@@ -107,7 +107,7 @@ fn limit(mode: Mode, cpu_seconds: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Folders with shared libraries, and the loader's list of them.
+/// Folders with shared libraries, and the list of libraries that the loader reads.
 const LIBRARIES: [&str; 6] =
     ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache"];
 
@@ -131,13 +131,13 @@ const READ_BY_CUDA: [&str; 13] = [
 
 /// Files of its own process that a child with a GPU can read. CUDA fails without the memory map.
 const OWN_FILES_READ_BY_CUDA: [&str; 2] = ["/proc/self/maps", "/proc/self/status"];
-/// The list of its open files, which such a child can read.
+/// The list of its open files, which a child with a GPU can read.
 const OWN_OPEN_FILES: &str = "/proc/self/fd";
-/// Files of its own threads, which such a child can write. CUDA fails if it cannot name its threads
-/// with `comm` in this folder.
+/// Files of its own threads, which a child with a GPU can write. CUDA fails if it cannot name its
+/// threads with `comm` in this folder.
 const OWN_THREADS: &str = "/proc/self/task";
 /// Contains one folder for each GPU, named by its PCI address.
-const GPUS: &str = "/proc/driver/nvidia/gpus";
+const NVIDIA_GPUS: &str = "/proc/driver/nvidia/gpus";
 
 /// Allows to execute `program` and to read libraries, and denies every other file, TCP, and signals
 /// and abstract sockets to other processes, as far as the kernel can. With [`Mode::Gpu`] it also
@@ -185,21 +185,21 @@ pub(super) fn restrict_files(mode: Mode, program: &Path) -> Result<FileAccess, S
 /// Returns the paths that a child with a GPU can open in addition, and how.
 fn gpu_paths() -> impl Iterator<Item = (PathBuf, BitFlags<AccessFs>)> {
     let readable =
-        READ_BY_CUDA.iter().chain(&OWN_FILES_READ_BY_CUDA).map(PathBuf::from).chain(memory_nodes());
+        READ_BY_CUDA.iter().chain(&OWN_FILES_READ_BY_CUDA).map(PathBuf::from).chain(numa_node_files());
     let readable = readable.map(|path| {
         let folder: BitFlags<_> = if path.is_dir() { AccessFs::ReadDir.into() } else { BitFlags::empty() };
         (path, folder | AccessFs::ReadFile)
     });
     let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
-    readable.chain(devices().map(move |path| (path, device))).chain([
+    readable.chain(gpu_devices().map(move |path| (path, device))).chain([
         (OWN_OPEN_FILES.into(), AccessFs::ReadDir.into()),
         (OWN_THREADS.into(), AccessFs::WriteFile | AccessFs::Truncate),
     ])
 }
 
 /// Returns the path of the `numa_node` file of each GPU, which CUDA reads.
-fn memory_nodes() -> impl Iterator<Item = PathBuf> {
-    let gpus = std::fs::read_dir(GPUS).into_iter().flatten().flatten();
+fn numa_node_files() -> impl Iterator<Item = PathBuf> {
+    let gpus = std::fs::read_dir(NVIDIA_GPUS).into_iter().flatten().flatten();
     // The folders of the devices are symbolic links, and Landlock compares the target.
     gpus.filter_map(|gpu| Path::new("/sys/bus/pci/devices").join(gpu.file_name()).canonicalize().ok())
         .map(|folder| folder.join("numa_node"))
@@ -207,27 +207,27 @@ fn memory_nodes() -> impl Iterator<Item = PathBuf> {
 
 /// Returns the devices of NVIDIA's driver that decoding needs. Others observe processes
 /// (`nvidia-uvm-tools`), set display modes, or configure the division of a GPU.
-fn devices() -> impl Iterator<Item = PathBuf> {
+fn gpu_devices() -> impl Iterator<Item = PathBuf> {
     let entries = std::fs::read_dir("/dev").into_iter().flatten().flatten();
-    entries.filter(|entry| entry.file_name().to_str().is_some_and(is_needed)).map(|entry| entry.path())
+    entries.filter(|entry| entry.file_name().to_str().is_some_and(is_needed_device)).map(|entry| entry.path())
 }
 
-fn is_needed(device: &str) -> bool {
+fn is_needed_device(device: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     matches!(device, "nvidiactl" | "nvidia-uvm") || device.strip_prefix("nvidia").is_some_and(is_number)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_needed;
+    use super::is_needed_device;
 
     #[test]
     fn allows_only_devices_needed_for_decoding() {
         for needed in ["nvidiactl", "nvidia-uvm", "nvidia0", "nvidia15"] {
-            assert!(is_needed(needed), "{needed}");
+            assert!(is_needed_device(needed), "{needed}");
         }
         for other in ["nvidia", "nvidia-uvm-tools", "nvidia-modeset", "nvidia-caps", "nvidia0x", "null"] {
-            assert!(!is_needed(other), "{other}");
+            assert!(!is_needed_device(other), "{other}");
         }
     }
 }

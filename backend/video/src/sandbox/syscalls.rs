@@ -1,8 +1,8 @@
-//! Restricts the system calls of the child, with seccomp: a list of those that ffmpeg needs.
+//! Restricts the system calls of the child with seccomp, to a list of those that ffmpeg needs.
 //!
-//! Other calls fail with `EPERM`, except `clone3` (`ENOSYS`) and, with a GPU, [`MISSING_WITH_GPU`]
-//! (`ENOENT`). The lists come from traces of ffmpeg 7.0 and 9.0 for each accepted codec, and of
-//! ffmpeg 9.0 on an H100 and an H200 with driver 580 for H.264.
+//! Other calls fail with `EPERM`, except `clone3` (`ENOSYS`) and, with a GPU,
+//! [`NOT_FOUND_WITH_GPU`] (`ENOENT`). The lists come from traces of ffmpeg 7.0 and 9.0 for each
+//! accepted codec, and of ffmpeg 9.0 on an H100 and an H200 with driver 580 for H.264.
 
 use super::Mode;
 use seccompiler::{
@@ -44,7 +44,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_gettid,
     libc::SYS_exit,
     libc::SYS_exit_group,
-    // Signals of its own.
+    // Handling of its own signals.
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
@@ -110,7 +110,7 @@ const ALLOWED_WITH_GPU: &[i64] = &[
 
 /// Calls that fail with `ENOENT` in a child with a GPU. CUDA continues after this error, but fails
 /// after `EPERM`.
-const MISSING_WITH_GPU: &[i64] = &[
+const NOT_FOUND_WITH_GPU: &[i64] = &[
     // CUDA connects to the control daemon of NVIDIA's Multi-Process Service, and works without it.
     libc::SYS_connect,
     // CUDA calls `unlink("")` at its start. A decoder cannot delete files.
@@ -125,17 +125,17 @@ const MISSING_WITH_GPU: &[i64] = &[
 /// Returns a message if the kernel rejects it, or the processor is neither x86-64 nor arm64.
 pub(super) fn restrict(mode: Mode) -> Result<(), String> {
     let apply = || {
-        // A filter has one error, so each error has a filter. The one with the list of allowed
-        // calls comes last, because it forbids further filters.
+        // A filter returns only one error, so each error needs a filter. The filter with the
+        // allowed calls is the last one, because it forbids further filters.
         fail_with(libc::ENOSYS, NOT_IMPLEMENTED)?;
         if mode == Mode::Gpu {
-            fail_with(libc::ENOENT, MISSING_WITH_GPU)?;
+            fail_with(libc::ENOENT, NOT_FOUND_WITH_GPU)?;
         }
-        // The last filter allows the calls that an earlier filter rejects, so that its `EPERM` does
-        // not replace their error.
+        // The last filter allows the calls that an earlier filter rejects. Otherwise its `EPERM`
+        // would replace their error.
         let gpu_calls: [&[i64]; 2] = match mode {
             Mode::Cpu => [&[], &[]],
-            Mode::Gpu => [ALLOWED_WITH_GPU, MISSING_WITH_GPU],
+            Mode::Gpu => [ALLOWED_WITH_GPU, NOT_FOUND_WITH_GPU],
         };
         let calls = ALLOWED.iter().chain(NOT_IMPLEMENTED).chain(gpu_calls.into_iter().flatten());
         let mut rules: Rules = calls.map(|call| (*call, Vec::new())).chain(conditional_calls()?).collect();
@@ -145,7 +145,7 @@ pub(super) fn restrict(mode: Mode) -> Result<(), String> {
         install(rules, SeccompAction::Errno(libc::EPERM.unsigned_abs()), SeccompAction::Allow)
     };
     apply().map_err(|error: Box<dyn std::error::Error>| {
-        let cause = if super::is_filtered() {
+        let cause = if super::has_seccomp_filter() {
             "; a filter of system calls around the service forbids it (with systemd, allow `seccomp` in SystemCallFilter)"
         } else {
             ""
@@ -170,7 +170,7 @@ fn install(rules: Rules, default_action: SeccompAction, action: SeccompAction) -
     Ok(apply_filter(&BpfProgram::try_from(filter)?)?)
 }
 
-/// Returns the calls that are allowed with some arguments only.
+/// Returns the calls that are allowed only with certain arguments.
 fn conditional_calls() -> FilterResult<Vec<(i64, Vec<SeccompRule>)>> {
     let any_of = |argument, values: &[libc::c_int]| -> FilterResult<Vec<SeccompRule>> {
         values.iter().map(|value| rule(argument, SeccompCmpOp::Eq, value.unsigned_abs().into())).collect()
@@ -178,13 +178,13 @@ fn conditional_calls() -> FilterResult<Vec<(i64, Vec<SeccompRule>)>> {
     let writing = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
     let thread = libc::CLONE_THREAD.unsigned_abs().into();
     Ok(vec![
-        // Only to read.
+        // Opening a file for reading.
         (libc::SYS_openat, vec![rule(2, SeccompCmpOp::MaskedEq(writing.unsigned_abs().into()), 0)?]),
-        // A thread, not a process.
+        // Starting a thread, but not a process.
         (libc::SYS_clone, vec![rule(0, SeccompCmpOp::MaskedEq(thread), thread)?]),
-        // The name of a thread.
+        // Setting the name of a thread.
         (libc::SYS_prctl, any_of(0, &[libc::PR_SET_NAME])?),
-        // To read a limit. A process of root could raise it.
+        // Reading a limit. A process of root could raise it.
         (libc::SYS_prlimit64, vec![rule(2, SeccompCmpOp::Eq, 0)?]),
         (
             libc::SYS_fcntl,
@@ -234,7 +234,7 @@ fn conditional_gpu_calls() -> FilterResult<Vec<(i64, Vec<SeccompRule>)>> {
                 (2, SeccompCmpOp::Eq, libc::SO_PASSCRED.unsigned_abs().into()),
             ])?],
         ),
-        // Its own priority, which it can only lower.
+        // Setting its own priority, which it can only lower.
         (
             libc::SYS_setpriority,
             vec![

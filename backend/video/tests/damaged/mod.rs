@@ -10,8 +10,8 @@ fn open_files() -> usize {
 }
 
 /// Calls `read` for the numbers below `count`, on all processors. `read` returns the outcome of a
-/// file in a word, or an error if the file is not the cause. Returns how often each word occurred.
-/// Panics after an error, or if a process or an open file is left.
+/// file in a word, or an error if the file is not the cause. Returns the number of files for each
+/// word. Panics after an error, or if a process or an open file is left.
 pub(crate) fn read_all(
     count: usize,
     read: impl Fn(&Decoder, usize) -> Result<&'static str, String> + Sync,
@@ -44,6 +44,6 @@ pub(crate) fn read_all(
     assert_eq!(open_files(), open_before);
     let options = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOHANG;
     let child = rustix::process::waitid(rustix::process::WaitId::All, options);
-    assert_eq!(child.err(), Some(rustix::io::Errno::CHILD), "no child is left");
+    assert_eq!(child.err(), Some(rustix::io::Errno::CHILD), "no child process is left");
     outcomes
 }

@@ -1,7 +1,7 @@
-//! Frames and their times: each frame of a drawn film contains its number, so a test can prove that
-//! pixels and times belong together. Also files with properties that change what a frame shows, or
-//! when: audio, joined recordings, pixels that are not square, and high dynamic range.
-use super::{decoder, file_of};
+//! Tests frames and their times. Each frame of a drawn film contains its number, so a test can
+//! check that pixels and times belong together. Also tests files with audio, joined recordings,
+//! pixels that are not square, and high dynamic range.
+use super::{decoder, file_with};
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +15,7 @@ pub(crate) struct TestVideo {
     pub(crate) truth: Truth,
 }
 
-pub(crate) fn short() -> Film {
+pub(crate) fn short_film() -> Film {
     let mut film = Film::standard();
     film.shots.truncate(2);
     film
@@ -29,8 +29,8 @@ pub(crate) fn encode(film: &Film, encoding: &Encoding) -> TestVideo {
     TestVideo { file: File::open(&path).unwrap(), truth: film.truth(encoding) }
 }
 
-/// Returns the time and the number of each frame that the segments return.
-pub(crate) fn numbers(
+/// Decodes the segments. Returns the time and the number of each frame.
+pub(crate) fn decode_segments(
     decoder: &Decoder,
     clip: &TestVideo,
     index: &Index,
@@ -47,22 +47,22 @@ pub(crate) fn numbers(
     found
 }
 
-/// Returns the time and the number of every frame.
-pub(crate) fn every_number(decoder: &Decoder, clip: &TestVideo) -> Vec<(i64, u32)> {
+/// Decodes the video. Returns the time and the number of every frame.
+pub(crate) fn decode_all(decoder: &Decoder, clip: &TestVideo) -> Vec<(i64, u32)> {
     let index = decoder.index(&clip.file).unwrap();
-    numbers(decoder, clip, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US))
+    decode_segments(decoder, clip, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US))
 }
 
 /// Encodes a short film with a keyframe in each 0.8 s.
 fn with_keyframes(decoder: &Decoder, container: Container) -> (TestVideo, Index) {
     let encoding = Encoding { keyframe_interval: 20, ..Encoding::new(Codec::H264, container) };
-    let clip = encode(&short(), &encoding);
+    let clip = encode(&short_film(), &encoding);
     let index = decoder.index(&clip.file).unwrap();
     (clip, index)
 }
 
-/// Returns what [`numbers`] must return for every frame.
-pub(crate) fn list(truth: &Truth) -> Vec<(i64, u32)> {
+/// Returns the frames that [`decode_all`] must return.
+pub(crate) fn expected_frames(truth: &Truth) -> Vec<(i64, u32)> {
     let first = truth.frames[0].at_us;
     truth.frames.iter().map(|frame| (frame.at_us - first, frame.index)).collect()
 }
@@ -76,8 +76,8 @@ fn every_format_yields_all_frames_with_times() {
     for encoding in Encoding::all() {
         let clip = encode(&Film::short(), &encoding);
         let index = decoder.index(&clip.file).unwrap();
-        let found = numbers(&decoder, &clip, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US));
-        assert_eq!(found, list(&clip.truth), "{encoding:?}");
+        let found = decode_segments(&decoder, &clip, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US));
+        assert_eq!(found, expected_frames(&clip.truth), "{encoding:?}");
         assert_eq!((index.keyframes_us[0], index.damage), (0, None), "{encoding:?}");
         // 50 frames with a keyframe interval of 50, and a keyframe at each cut.
         let every = encoding.codec == Codec::Mjpeg;
@@ -89,17 +89,17 @@ fn every_format_yields_all_frames_with_times() {
 #[test]
 fn handles_rotation_variable_rates_and_fragments() {
     let decoder = decoder();
-    let mut film = short();
+    let mut film = short_film();
     for rotation in [90, 180, 270] {
         let encoding = Encoding { rotation, ..Encoding::new(Codec::H264, Container::Mp4) };
         let clip = encode(&film, &encoding);
-        assert_eq!(every_number(&decoder, &clip), list(&clip.truth), "{rotation}");
+        assert_eq!(decode_all(&decoder, &clip), expected_frames(&clip.truth), "{rotation}");
     }
     film.timing = Timing::Variable(vec![40, 50, 120, 35]);
     for container in [Container::Mp4, Container::Mkv, Container::Ts] {
         let encoding = Encoding { index: MovieIndex::Fragments, ..Encoding::new(Codec::H264, container) };
         let clip = encode(&film, &encoding);
-        assert_eq!(every_number(&decoder, &clip), list(&clip.truth), "{container:?}");
+        assert_eq!(decode_all(&decoder, &clip), expected_frames(&clip.truth), "{container:?}");
     }
 }
 
@@ -110,15 +110,19 @@ fn selection_is_independent_of_decoding_start() {
     for container in [Container::Mp4, Container::Mkv, Container::Ts, Container::Avi] {
         let (clip, index) = with_keyframes(&decoder, container);
         let whole = plan(&index, Sampling::Fps(5.0), MAX_GAP_US);
-        let expected = numbers(&decoder, &clip, &index, &whole);
-        let end = list(&clip.truth).last().unwrap().0;
+        let expected = decode_segments(&decoder, &clip, &index, &whole);
+        let end = expected_frames(&clip.truth).last().unwrap().0;
         assert!(expected.len() as i64 >= end / 200_000, "{container:?}: {expected:?}");
         for at_us in (1..10).map(|part| end * part / 10) {
             let [one] = whole.as_slice() else { panic!("one segment") };
             // A cell belongs to one segment.
             let at_us = at_us / one.cell_us * one.cell_us;
             let parts = [Segment { to_us: at_us, ..one.clone() }, Segment { from_us: at_us, ..one.clone() }];
-            assert_eq!(numbers(&decoder, &clip, &index, &parts), expected, "{container:?} at {at_us}");
+            assert_eq!(
+                decode_segments(&decoder, &clip, &index, &parts),
+                expected,
+                "{container:?} at {at_us}"
+            );
         }
     }
 }
@@ -129,18 +133,18 @@ fn returns_explicitly_listed_frames() {
     let decoder = decoder();
     for container in [Container::Mp4, Container::Mkv, Container::Ts, Container::Avi] {
         let (clip, index) = with_keyframes(&decoder, container);
-        let truth = list(&clip.truth);
+        let truth = expected_frames(&clip.truth);
         let [one] = plan(&index, Sampling::Fps(2.0), MAX_GAP_US).try_into().unwrap();
-        let mut expected = numbers(&decoder, &clip, &index, std::slice::from_ref(&one));
+        let mut expected = decode_segments(&decoder, &clip, &index, std::slice::from_ref(&one));
         // In the middle of cells, at the start of one, and after the end of the segment.
         let listed = [3, 4, 25, 41, 70].map(|at| truth[at]);
         let to_us = truth[60].0;
-        let segment = Segment { to_us, also_us: listed.iter().map(|(at, _)| *at).collect(), ..one };
+        let segment = Segment { to_us, listed_us: listed.iter().map(|(at, _)| *at).collect(), ..one };
         expected.extend(listed);
         expected.retain(|(at_us, _)| *at_us < to_us);
         expected.sort_unstable();
         expected.dedup();
-        assert_eq!(numbers(&decoder, &clip, &index, &[segment]), expected, "{container:?}");
+        assert_eq!(decode_segments(&decoder, &clip, &index, &[segment]), expected, "{container:?}");
     }
 }
 
@@ -151,10 +155,10 @@ fn remaining_keyframes_start_after_last_returned() {
     for container in [Container::Mp4, Container::Mkv, Container::Ts] {
         let (clip, index) = with_keyframes(&decoder, container);
         let [whole] = plan(&index, Sampling::Keyframes, MAX_GAP_US).try_into().unwrap();
-        let found = numbers(&decoder, &clip, &index, std::slice::from_ref(&whole));
+        let found = decode_segments(&decoder, &clip, &index, std::slice::from_ref(&whole));
         for (at, (last_us, _)) in found.iter().enumerate() {
             let rest = Segment { from_us: last_us + 1, last_us: Some(*last_us), ..whole.clone() };
-            let remaining = numbers(&decoder, &clip, &index, &[rest]);
+            let remaining = decode_segments(&decoder, &clip, &index, &[rest]);
             assert_eq!(remaining, found[at + 1..], "{container:?} {last_us}");
         }
     }
@@ -164,7 +168,7 @@ fn remaining_keyframes_start_after_last_returned() {
 #[test]
 fn reader_can_stop_before_end() {
     let decoder = decoder();
-    let clip = encode(&short(), &Encoding::new(Codec::H264, Container::Mkv));
+    let clip = encode(&short_film(), &Encoding::new(Codec::H264, Container::Mkv));
     let index = decoder.index(&clip.file).unwrap();
     let every = plan(&index, EVERY_FRAME, MAX_GAP_US);
     let mut frames = decoder.frames(&clip.file, &index, &every[0]).unwrap();
@@ -179,14 +183,15 @@ fn dense_keyframes_replace_full_decoding() {
     for container in [Container::Mp4, Container::Mkv, Container::Ts] {
         let (clip, index) = with_keyframes(&decoder, container);
         let keyframes = plan(&index, Sampling::Keyframes, MAX_GAP_US);
-        let returned = numbers(&decoder, &clip, &index, &keyframes);
+        let returned = decode_segments(&decoder, &clip, &index, &keyframes);
         let times: Vec<i64> = returned.iter().map(|(at_us, _)| *at_us).collect();
         assert_eq!(times, index.keyframes_us, "{container:?}");
-        let truth = list(&clip.truth);
+        let truth = expected_frames(&clip.truth);
         let unexpected: Vec<_> = returned.iter().filter(|frame| !truth.contains(frame)).collect();
         assert!(unexpected.is_empty(), "{container:?} {unexpected:?}");
         // Groups of 0.8 s: keyframes are enough for a gap of 2 s, but not for one of 0.4 s.
-        let sample_with_gap = |gap| numbers(&decoder, &clip, &index, &plan(&index, Sampling::Auto, gap));
+        let sample_with_gap =
+            |gap| decode_segments(&decoder, &clip, &index, &plan(&index, Sampling::Auto, gap));
         let (sparse, dense) = (sample_with_gap(2_000_000), sample_with_gap(400_000));
         // The last frame of the film is read too.
         let last = truth.last().unwrap();
@@ -205,9 +210,9 @@ fn dense_keyframes_replace_full_decoding() {
 fn truncated_video_yields_available_frames() {
     let decoder = decoder();
     let encoding = Encoding { index: MovieIndex::Start, ..Encoding::new(Codec::H264, Container::Mp4) };
-    let clip = encode(&short(), &encoding);
-    let bytes = testing_read(&clip.file);
-    let clip = TestVideo { file: file_of(&bytes[..bytes.len() * 6 / 10]), truth: clip.truth };
+    let clip = encode(&short_film(), &encoding);
+    let bytes = read_file(&clip.file);
+    let clip = TestVideo { file: file_with(&bytes[..bytes.len() * 6 / 10]), truth: clip.truth };
     let index = decoder.index(&clip.file).unwrap();
     let segments = plan(&index, EVERY_FRAME, MAX_GAP_US);
     let mut frames = decoder.frames(&clip.file, &index, &segments[0]).unwrap();
@@ -220,7 +225,7 @@ fn truncated_video_yields_available_frames() {
     assert!(frames.damage().is_some_and(|damage| damage.truncated), "{:?}", frames.damage());
 }
 
-fn testing_read(mut file: &File) -> Vec<u8> {
+fn read_file(mut file: &File) -> Vec<u8> {
     let mut bytes = Vec::new();
     std::io::Seek::rewind(&mut file).unwrap();
     std::io::Read::read_to_end(&mut file, &mut bytes).unwrap();
@@ -231,7 +236,7 @@ fn testing_read(mut file: &File) -> Vec<u8> {
 #[test]
 fn rejects_non_video_files() {
     let decoder = decoder();
-    let index_error = |bytes: &[u8]| decoder.index(&file_of(bytes)).unwrap_err();
+    let index_error = |bytes: &[u8]| decoder.index(&file_with(bytes)).unwrap_err();
     assert!(matches!(index_error(b"not a video at all"), VideoError::NotAVideo));
     assert!(matches!(index_error(b""), VideoError::NotAVideo));
     // A playlist names other files, which the decoder must not open.
@@ -247,12 +252,12 @@ fn rejects_non_video_files() {
 fn concurrent_readers_leave_file_position_unchanged() {
     let decoder = decoder();
     let clip = encode(&Film::short(), &Encoding::new(Codec::H264, Container::Mkv));
-    let mut file = file_of(&testing_read(&clip.file));
+    let mut file = file_with(&read_file(&clip.file));
     let end = std::io::Seek::stream_position(&mut file).unwrap();
     let index = decoder.index(&file).unwrap();
     let every = plan(&index, EVERY_FRAME, MAX_GAP_US);
     let mut readers = [(); 2].map(|()| decoder.frames(&file, &index, &every[0]).unwrap());
-    for expected in list(&clip.truth) {
+    for expected in expected_frames(&clip.truth) {
         for reader in &mut readers {
             let frame = reader.next_frame().unwrap().unwrap();
             assert_eq!((frame.at_us, read_number(&frame.frame)), (expected.0, Some(expected.1)));
@@ -268,7 +273,7 @@ fn audio_stream_is_not_reported_as_damage() {
     let (silent, path) = (folder.path().join("silent.mp4"), folder.path().join("film.mp4"));
     Film::short().encode(&Encoding::new(Codec::H264, Container::Mp4), &silent).unwrap();
     let audio = ["-f", "lavfi", "-i", "sine", "-t", "2", "-c:v", "copy", "-c:a", "aac"];
-    ffmpeg(&silent, &audio, &path);
+    run_ffmpeg(&silent, &audio, &path);
     let (decoder, file) = (decoder(), File::open(&path).unwrap());
     let index = decoder.index(&file).unwrap();
     assert_eq!(index.damage, None);
@@ -281,7 +286,7 @@ fn audio_stream_is_not_reported_as_damage() {
 }
 
 /// Runs ffmpeg with one file as its first input.
-fn ffmpeg(from: &Path, arguments: &[&str], to: &Path) {
+fn run_ffmpeg(from: &Path, arguments: &[&str], to: &Path) {
     let mut command = Command::new(testing::ffmpeg());
     command.args(["-nostdin", "-y", "-loglevel", "error", "-i"]).arg(from).args(arguments).arg(to);
     assert!(command.status().unwrap().success(), "{command:?}");
@@ -293,7 +298,7 @@ fn with_cover(film: &Path, codec: &str, is_first: bool, path: &Path) {
     let cover = if is_first { "-c:v:0" } else { "-c:v:1" };
     let image = ["-f", "lavfi", "-i", "color=red:size=1024x1024:rate=25:duration=0.04"];
     let streams = ["-map", first, "-map", second, "-c", "copy", cover, codec];
-    ffmpeg(film, &[&image[..], &streams].concat(), path);
+    run_ffmpeg(film, &[&image[..], &streams].concat(), path);
 }
 
 #[testing::needs(video)]
@@ -310,7 +315,7 @@ fn unmarked_cover_image_does_not_hide_video() {
         let encoding = Encoding::new(Codec::H264, container);
         let clip = encode(&Film::short(), &encoding);
         let film = folder.path().join("film").with_extension(container.extension());
-        std::fs::write(&film, testing_read(&clip.file)).unwrap();
+        std::fs::write(&film, read_file(&clip.file)).unwrap();
         for (codec, is_first) in codecs.iter().flat_map(|codec| [(codec, true), (codec, false)]) {
             let path = folder.path().join(format!("{codec}-{is_first}.{}", container.extension()));
             with_cover(&film, codec, is_first, &path);
@@ -318,7 +323,7 @@ fn unmarked_cover_image_does_not_hide_video() {
             let name = format!("{container:?} {codec} {is_first}");
             let index = decoder.index(&clip.file).unwrap();
             assert_eq!((index.codec.as_str(), index.width), ("h264", 256), "{name}");
-            assert_eq!(every_number(&decoder, &clip), list(&clip.truth), "{name}");
+            assert_eq!(decode_all(&decoder, &clip), expected_frames(&clip.truth), "{name}");
         }
     }
 }
@@ -330,34 +335,34 @@ fn joined_recordings_have_continuous_timestamps() {
     let decoder = decoder();
     let folder = tempfile::tempdir().unwrap();
     let encoding = Encoding { keyframe_interval: 20, ..Encoding::new(Codec::H264, Container::Ts) };
-    let (one, film) = (encode(&short(), &encoding), list(&short().truth(&encoding)));
-    let part = testing_read(&one.file);
+    let (one, film) = (encode(&short_film(), &encoding), expected_frames(&short_film().truth(&encoding)));
+    let part = read_file(&one.file);
     let shift_part = |name: &str, arguments: &[&str]| {
         let (from, to) = (folder.path().join("part.ts"), folder.path().join(name));
         std::fs::write(&from, &part).unwrap();
-        ffmpeg(&from, &[&["-c", "copy", "-muxdelay", "0"], arguments].concat(), &to);
+        run_ffmpeg(&from, &[&["-c", "copy", "-muxdelay", "0"], arguments].concat(), &to);
         std::fs::read(to).unwrap()
     };
     // Jumps by an hour and by two seconds. ffmpeg treats them differently.
     for offset in ["3600", "3"] {
         let joined = [shift_part("first.ts", &["-output_ts_offset", offset]), part.clone()].concat();
-        let clip = TestVideo { file: file_of(&joined), truth: one.truth.clone() };
+        let clip = TestVideo { file: file_with(&joined), truth: one.truth.clone() };
         let index = decoder.index(&clip.file).unwrap();
-        let every = numbers(&decoder, &clip, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US));
+        let every = decode_segments(&decoder, &clip, &index, &plan(&index, EVERY_FRAME, MAX_GAP_US));
         let frames: Vec<u32> = every.iter().map(|(_, number)| *number).collect();
         let expected: Vec<u32> = film.iter().chain(&film).map(|(_, number)| *number).collect();
         assert_eq!(frames, expected, "{offset}");
         assert!(every.windows(2).all(|pair| pair[1].0 - pair[0].0 < 100_000), "{offset}");
         let automatic = plan(&index, Sampling::Auto, 400_000);
         assert_eq!(automatic.len(), 1);
-        let found = numbers(&decoder, &clip, &index, &automatic);
+        let found = decode_segments(&decoder, &clip, &index, &automatic);
         assert!(found.windows(2).all(|pair| pair[1].0 - pair[0].0 <= 480_000), "{offset} {found:?}");
         assert!(found.iter().all(|frame| every.contains(frame)) && found.len() > 20, "{offset} {found:?}");
         assert!((0..100_000).contains(&(index.duration_us.unwrap() - every.last().unwrap().0)));
     }
     // Another channel has other numbers of streams, of which only the first one is read.
     let joined = [part.clone(), shift_part("other.ts", &["-streamid", "0:777"])].concat();
-    let damage = decoder.index(&file_of(&joined)).unwrap().damage.unwrap();
+    let damage = decoder.index(&file_with(&joined)).unwrap().damage.unwrap();
     assert!(damage.message.contains("2 streams of video"), "{damage:?}");
 }
 

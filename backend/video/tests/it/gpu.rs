@@ -1,7 +1,9 @@
 //! Tests decoding on GPUs with a program that replaces ffmpeg and behaves as on a machine with
 //! GPUs, and with the real ffmpeg on a machine without a GPU.
 
-use super::frames::{EVERY_FRAME, TestVideo, encode, every_number, list, numbers, short};
+use super::frames::{
+    EVERY_FRAME, TestVideo, decode_all, decode_segments, encode, expected_frames, short_film,
+};
 use super::{config, decoder};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -10,19 +12,20 @@ use testing::{FakeGpu, ffmpeg_with_gpu};
 use video::sampling::{MAX_GAP_US, plan};
 use video::{Config, Decoder, GpuError, Gpus, Launcher, VideoError};
 
-/// Returns a decoder with such GPUs, without a sandbox, because the program is a shell script.
+/// Returns a decoder whose program behaves as with this GPU. It has no sandbox, because the program
+/// is a shell script.
 fn decoder_on(folder: &Path, gpu: FakeGpu) -> Decoder {
     let program = ffmpeg_with_gpu(folder, gpu);
     Decoder::open(Config { launcher: Launcher::Direct, ..config(&program) }).unwrap()
 }
 
 /// Returns the decoder with two GPUs, and the reasons for which the CPU took over.
-fn with_gpus(decoder: &Decoder, only: bool) -> (Decoder, Arc<Mutex<Vec<String>>>) {
+fn with_gpus(decoder: &Decoder, force_gpu: bool) -> (Decoder, Arc<Mutex<Vec<String>>>) {
     let reasons = Arc::new(Mutex::new(Vec::new()));
     let log = reasons.clone();
     let on_fallback = Box::new(move |reason: &str| log.lock().unwrap().push(reason.to_owned()));
     let variables = vec![("CUDA_VISIBLE_DEVICES", "0,1".into())];
-    let gpus = Gpus { ids: vec![1, 0], variables, only, on_fallback };
+    let gpus = Gpus { ids: vec![1, 0], variables, force_gpu, on_fallback };
     (decoder.with_gpus(gpus), reasons)
 }
 
@@ -33,7 +36,7 @@ fn gpu_log(folder: &Path) -> Vec<String> {
 }
 
 fn film(encoding: Encoding) -> TestVideo {
-    encode(&short(), &encoding)
+    encode(&short_film(), &encoding)
 }
 
 #[testing::needs(video)]
@@ -58,7 +61,7 @@ fn missing_gpu_fails_instead_of_using_cpu() {
     let (strict, _) = with_gpus(&decoder(), true);
     let clip = film(Encoding::new(Codec::H264, Container::Mp4));
     let index = strict.index(&clip.file).unwrap();
-    let gpus = Gpus { ids: vec![250], variables: Vec::new(), only: true, on_fallback: Box::new(|_| {}) };
+    let gpus = Gpus { ids: vec![250], variables: Vec::new(), force_gpu: true, on_fallback: Box::new(|_| {}) };
     let segment = plan(&index, EVERY_FRAME, MAX_GAP_US).remove(0);
     let first = strict.with_gpus(gpus).frames(&clip.file, &index, &segment).unwrap().next_frame();
     assert!(matches!(first, Err(VideoError::GpuFailed(_))), "{first:?}");
@@ -72,7 +75,7 @@ fn gpu_decodes_every_pixel_layout() {
     let ten_bits = Encoding { hdr: true, ..Encoding::new(Codec::Hevc, Container::Mp4) };
     for encoding in [Encoding::new(Codec::H264, Container::Ts), ten_bits] {
         let clip = film(encoding);
-        assert_eq!(every_number(&decoder, &clip), list(&clip.truth));
+        assert_eq!(decode_all(&decoder, &clip), expected_frames(&clip.truth));
     }
     assert!(reasons.lock().unwrap().is_empty());
     assert_eq!(gpu_log(folder.path()), ["1 0,1", "1 0,1"]);
@@ -87,12 +90,12 @@ fn cpu_continues_after_gpu_failure_unless_gpu_only() {
     let (decoder, reasons) = with_gpus(&broken, false);
     let index = decoder.index(&clip.file).unwrap();
     let segments = plan(&index, EVERY_FRAME, MAX_GAP_US);
-    assert_eq!(numbers(&decoder, &clip, &index, &segments), list(&clip.truth));
+    assert_eq!(decode_segments(&decoder, &clip, &index, &segments), expected_frames(&clip.truth));
     assert_eq!(*reasons.lock().unwrap(), ["cuvidDecodePicture failed"]);
     // The CPU decodes the rest of the video, and the next video begins on a GPU.
-    assert_eq!(numbers(&decoder, &clip, &index, &segments), list(&clip.truth));
+    assert_eq!(decode_segments(&decoder, &clip, &index, &segments), expected_frames(&clip.truth));
     assert_eq!((reasons.lock().unwrap().len(), gpu_log(folder.path()).len()), (1, 1));
-    assert_eq!(every_number(&decoder, &clip), list(&clip.truth));
+    assert_eq!(decode_all(&decoder, &clip), expected_frames(&clip.truth));
     assert_eq!((reasons.lock().unwrap().len(), gpu_log(folder.path()).len()), (2, 2));
 
     let (strict, _) = with_gpus(&broken, true);
@@ -101,7 +104,11 @@ fn cpu_continues_after_gpu_failure_unless_gpu_only() {
     let error = std::iter::repeat_with(|| frames.next_frame()).find_map(Result::err).unwrap();
     assert!(matches!(&error, VideoError::GpuFailed(text) if text == "cuvidDecodePicture failed"), "{error}");
     let missing = with_gpus(&decoder_on(folder.path(), FakeGpu::Missing), false);
-    assert_eq!(every_number(&missing.0, &clip), list(&clip.truth), "without a GPU from the first frame");
+    assert_eq!(
+        decode_all(&missing.0, &clip),
+        expected_frames(&clip.truth),
+        "without a GPU from the first frame"
+    );
 }
 
 #[testing::needs(video)]
@@ -111,7 +118,7 @@ fn video_unsupported_by_gpu_is_decoded_by_cpu() {
     let works = decoder_on(folder.path(), FakeGpu::Works);
     let clip = film(Encoding { rotation: 90, ..Encoding::new(Codec::H264, Container::Mp4) });
     let (decoder, reasons) = with_gpus(&works, false);
-    assert_eq!(every_number(&decoder, &clip), list(&clip.truth));
+    assert_eq!(decode_all(&decoder, &clip), expected_frames(&clip.truth));
     assert_eq!(*reasons.lock().unwrap(), ["frames on a GPU cannot be rotated or mirrored"]);
     assert_eq!(gpu_log(folder.path()), Vec::<String>::new());
     let (strict, _) = with_gpus(&works, true);

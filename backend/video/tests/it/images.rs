@@ -1,6 +1,6 @@
-//! Images of the formats that ffmpeg decodes: AVIF, HEIC, JPEG XL, TIFF and JPEG 2000.
+//! Tests images of the formats that ffmpeg decodes: AVIF, HEIC, JPEG XL, TIFF and JPEG 2000.
 
-use super::{decoder, scripted};
+use super::{decoder, decoder_with_script};
 use testing::still::{self, Heif};
 use video::{ImageDecoder, ImageError};
 use vision::{DecodeError, Decoded, Format, Limits, probe};
@@ -21,13 +21,20 @@ fn quadrants(size: (u32, u32), alpha: bool) -> impl Fn(u32, u32) -> [u8; 4] {
     }
 }
 
-fn read(bytes: &[u8]) -> Result<Decoded, ImageError> {
+fn decode(bytes: &[u8]) -> Result<Decoded, ImageError> {
     decoder().image(bytes, &Limits::default())
 }
 
-fn check(name: &str, bytes: &[u8], format: Format, size: (u32, u32), expected: [[u8; 3]; 4], tolerance: u8) {
+fn check_image(
+    name: &str,
+    bytes: &[u8],
+    format: Format,
+    size: (u32, u32),
+    expected: [[u8; 3]; 4],
+    tolerance: u8,
+) {
     assert_eq!(Format::sniff(bytes), Some(format), "{name}");
-    let decoded = read(bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let decoded = decode(bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
     let frame = decoded.frame;
     assert_eq!((decoded.format, (frame.width(), frame.height())), (format, size), "{name}");
     let (x, y) = (size.0 / 4, size.1 / 4);
@@ -61,7 +68,7 @@ fn decodes_single_and_tiled_heif_images() {
                 let file = Heif { tile, alpha, ..Heif::new(av1, size) }.write(&quadrants(size, alpha));
                 let last = if alpha { WHITE } else { GREY };
                 let name = format!("{format:?} {size:?} {tile:?} {alpha}");
-                check(&name, &file, format, size, [RED, GREEN, BLUE, last], 8);
+                check_image(&name, &file, format, size, [RED, GREEN, BLUE, last], 8);
             }
         }
     }
@@ -73,7 +80,7 @@ fn applies_container_transformations_in_order() {
     let size = (128, 64);
     let numbers = |values: [i32; 8]| values.map(i32::to_be_bytes).concat();
     let cases = [
-        // Quarters counter-clockwise.
+        // Quarter turns counter-clockwise.
         (vec![("irot", vec![1])], (64, 128), [GREEN, GREY, RED, BLUE]),
         (vec![("irot", vec![2])], (128, 64), [GREY, BLUE, GREEN, RED]),
         (vec![("irot", vec![3])], (64, 128), [BLUE, RED, GREY, GREEN]),
@@ -93,13 +100,13 @@ fn applies_container_transformations_in_order() {
             for (properties, shown, expected) in &cases {
                 let name = format!("{format:?} {tile:?} {properties:?}");
                 let heif = Heif { tile, properties: properties.clone(), ..Heif::new(av1, size) };
-                check(&name, &heif.write(&quadrants(size, false)), format, *shown, *expected, 8);
+                check_image(&name, &heif.write(&quadrants(size, false)), format, *shown, *expected, 8);
             }
         }
     }
 }
 
-/// The pictures do not say how their colours are coded.
+/// The pictures do not declare how their colours are coded.
 #[testing::needs(video)]
 #[test]
 fn uses_colours_declared_by_container() {
@@ -108,7 +115,7 @@ fn uses_colours_declared_by_container() {
         let nclx = [&b"nclx"[..], &[0, 1, 0, 13, 0, 1, 0x80]].concat();
         let filters = "scale=out_color_matrix=bt709:out_range=pc,format=yuv420p,setparams=colorspace=unknown:range=unknown";
         let heif = Heif { properties: vec![("colr", nclx)], filters, ..Heif::new(av1, size) };
-        check(&format!("{format:?}"), &heif.write(&quadrants(size, false)), format, size, UPRIGHT, 8);
+        check_image(&format!("{format:?}"), &heif.write(&quadrants(size, false)), format, size, UPRIGHT, 8);
     }
 }
 
@@ -119,9 +126,9 @@ fn decodes_jxl_tiff_and_jp2_with_alpha_and_orientation() {
     for alpha in [false, true] {
         let draw = quadrants(size, alpha);
         let expected = [RED, GREEN, BLUE, if alpha { WHITE } else { GREY }];
-        check("jxl", &still::jxl(size, &draw), Format::Jxl, size, expected, 1);
-        check("jp2", &still::jp2(size, &draw), Format::Jp2, size, expected, 1);
-        check("tiff", &still::tiff(size, 1, &draw), Format::Tiff, size, expected, 1);
+        check_image("jxl", &still::jxl(size, &draw), Format::Jxl, size, expected, 1);
+        check_image("jp2", &still::jp2(size, &draw), Format::Jp2, size, expected, 1);
+        check_image("tiff", &still::tiff(size, 1, &draw), Format::Tiff, size, expected, 1);
     }
     let cases = [
         (2, size, [GREEN, RED, GREY, BLUE]),
@@ -131,15 +138,15 @@ fn decodes_jxl_tiff_and_jp2_with_alpha_and_orientation() {
     ];
     for (orientation, shown, expected) in cases {
         let file = still::tiff(size, orientation, &quadrants(size, false));
-        check(&format!("tiff {orientation}"), &file, Format::Tiff, shown, expected, 1);
+        check_image(&format!("tiff {orientation}"), &file, Format::Tiff, shown, expected, 1);
     }
 }
 
-fn end_of(file: &[u8], kind: &[u8; 4]) -> usize {
+fn position_after(file: &[u8], kind: &[u8; 4]) -> usize {
     file.windows(4).position(|part| part == kind).unwrap() + 4
 }
 
-/// A small file could otherwise make the stream for the decoder as long as memory lasts.
+/// Otherwise, a small file could make the stream for the decoder so long that it fills the memory.
 #[testing::needs(video)]
 #[test]
 fn rejects_heif_tiles_with_shared_bytes() {
@@ -153,14 +160,14 @@ fn rejects_heif_tiles_with_shared_bytes() {
         };
         // The grid refers to its first tile four times: from, count, and the four numbers.
         let mut repeated = file.clone();
-        let numbers = end_of(&file, b"dimg") + 4;
+        let numbers = position_after(&file, b"dimg") + 4;
         assert_eq!(file[numbers - 2..numbers], [0, 4]);
         let first = file[numbers..numbers + 2].repeat(4);
         repeated[numbers..numbers + 8].copy_from_slice(&first);
         assert!(corruption(&repeated).contains("separate"), "{format:?}");
         // Each tile is the whole file: number, method, reference, count, position and length.
         let mut overlapping = file.clone();
-        let entries = end_of(&file, b"iloc") + 8;
+        let entries = position_after(&file, b"iloc") + 8;
         for entry in 0..4 {
             let position = entries + entry * 16 + 8;
             overlapping[position..position + 8].fill(0);
@@ -194,7 +201,7 @@ fn cropped_image_reserves_memory_for_whole_image() {
     }
 }
 
-/// The header decides, so that nothing is decoded.
+/// The header is sufficient to reject the image, so nothing is decoded.
 #[test]
 fn rejects_image_sizes_over_limits_before_ffmpeg_starts() {
     let images = ImageDecoder::new(|| panic!("nothing is decoded"));
@@ -221,7 +228,7 @@ fn missing_ffmpeg_error_names_format_and_script() {
 fn format_unknown_to_ffmpeg_is_unsupported() {
     let folder = tempfile::tempdir().unwrap();
     let script = "echo \"[in#0 @ 0x1] [fatal] Unknown input format: 'tiff_pipe'\" >&2\nexit 1";
-    let decoder = scripted(folder.path(), script, video::Limits::default());
+    let decoder = decoder_with_script(folder.path(), script, video::Limits::default());
     let tiff = still::tiff((8, 8), 1, &quadrants((8, 8), false));
     let error = decoder.image(&tiff, &Limits::default()).unwrap_err();
     let is_match = matches!(&error, ImageError::Decode(DecodeError::Unsupported { format: "tiff", .. }));
@@ -241,7 +248,7 @@ fn truncated_ffmpeg_images_are_corrupt() {
     for file in files {
         let format = Format::sniff(&file).unwrap();
         for part in [2, 8, 16] {
-            let error = read(&file[..file.len() / part]).err();
+            let error = decode(&file[..file.len() / part]).err();
             // ffmpeg decodes a part of JPEG 2000 and of TIFF, as browsers do with JPEG.
             let is_partial = matches!(format, Format::Jp2 | Format::Tiff) && error.is_none();
             let is_corrupt = matches!(error, Some(ImageError::Decode(DecodeError::Corrupt { .. })));

@@ -26,15 +26,15 @@ fn decoder() -> Decoder {
 
 /// Returns a decoder without a sandbox whose program is a shell script in `folder`: it prints a
 /// version, or else runs `script`.
-fn scripted(folder: &Path, script: &str, limits: Limits) -> Decoder {
+fn decoder_with_script(folder: &Path, script: &str, limits: Limits) -> Decoder {
     let program = folder.join("ffmpeg");
     let version = "[ \"$1\" != -version ] || { echo ffmpeg version 7; echo libavutil 60.; exit; }";
     std::fs::write(&program, format!("#!/bin/sh\n{version}\n{script}\n")).unwrap();
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
     loop {
         match Decoder::open(Config { launcher: Launcher::Direct, limits, ..config(&program) }) {
-            // A process that another test starts right now has inherited the file that was written,
-            // and the program cannot start until it closes the file.
+            // Another test may have started a process while the script was open for writing. The
+            // script cannot start until that process closes the file.
             Err(VideoError::Unavailable(text)) if text.contains("Text file busy") => {}
             opened => return opened.unwrap(),
         }
@@ -42,7 +42,7 @@ fn scripted(folder: &Path, script: &str, limits: Limits) -> Decoder {
 }
 
 /// Returns a file without a name that contains these bytes.
-fn file_of(bytes: &[u8]) -> std::fs::File {
+fn file_with(bytes: &[u8]) -> std::fs::File {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(bytes).unwrap();
     file

@@ -1,5 +1,5 @@
-//! What code inside the decoder's process can do (nothing but decode), and how processes end.
-use super::{config, decoder, scripted};
+//! Tests that code inside the decoder's process can only decode, and tests how processes end.
+use super::{config, decoder, decoder_with_script};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,15 +14,13 @@ use video::sampling::{MAX_GAP_US, plan};
 use video::sandbox::FileAccess;
 use video::{Decoder, Launcher, Limits, Sampling, VideoError};
 
-/// How the attacks are run.
+/// The restrictions of the process that tries the attacks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Setup {
-    Free,
+    NoSandbox,
     Sandbox,
-    /// The sandbox as on a kernel without Landlock.
-    OldKernel,
-    /// The sandbox of a decoder on a GPU.
-    Gpu,
+    SandboxWithoutLandlock,
+    SandboxWithGpu,
 }
 
 fn listen(address: &SocketAddrUnix) -> OwnedFd {
@@ -32,7 +30,7 @@ fn listen(address: &SocketAddrUnix) -> OwnedFd {
     socket
 }
 
-fn attack(setup: Setup) -> BTreeMap<String, String> {
+fn run_attacks(setup: Setup) -> BTreeMap<String, String> {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = server.local_addr().unwrap().port().to_string();
     let folder = tempfile::tempdir().unwrap();
@@ -40,18 +38,18 @@ fn attack(setup: Setup) -> BTreeMap<String, String> {
     std::fs::write(&victim, "kept").unwrap();
     let pid = std::process::id().to_string();
     let _service = UnixListener::bind(folder.path().join("service")).unwrap();
-    let _like_cuda = [
+    let _cuda_like_sockets = [
         listen(&SocketAddrUnix::new(folder.path().join("seqpacket service")).unwrap()),
         listen(&SocketAddrUnix::new_abstract_name(format!("service-{pid}-{setup:?}").as_bytes()).unwrap()),
     ];
-    // A file that a library of the service opened without the flag for closing it.
+    // A file without the flag `O_CLOEXEC`, as a library of the service might open it.
     let leaked =
         rustix::fs::open("/etc/hostname", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
     let attacks = env!("CARGO_BIN_EXE_sandbox-attacks");
-    let mut command = if setup != Setup::Free {
+    let mut command = if setup != Setup::NoSandbox {
         let mut command = Command::new(env!("CARGO_BIN_EXE_decode-child"));
-        command.args((setup == Setup::OldKernel).then_some("--without-landlock"));
-        command.args((setup == Setup::Gpu).then_some("gpu")).args([pid.as_str(), "10", attacks]);
+        command.args((setup == Setup::SandboxWithoutLandlock).then_some("--without-landlock"));
+        command.args((setup == Setup::SandboxWithGpu).then_some("gpu")).args([pid.as_str(), "10", attacks]);
         command
     } else {
         Command::new(attacks)
@@ -63,7 +61,7 @@ fn attack(setup: Setup) -> BTreeMap<String, String> {
         .env("SECRET", "of the service");
     let output = command.env("CUDA_VISIBLE_DEVICES", "0").output().unwrap();
     drop(leaked);
-    if setup != Setup::Free {
+    if setup != Setup::NoSandbox {
         assert_eq!(std::fs::read_to_string(victim).unwrap(), "kept");
     }
     let text = String::from_utf8(output.stdout).unwrap();
@@ -77,7 +75,7 @@ fn attack(setup: Setup) -> BTreeMap<String, String> {
 #[cfg(target_os = "linux")]
 #[test]
 fn sandbox_blocks_every_attack_from_decoder() {
-    let unrestricted = attack(Setup::Free);
+    let unrestricted = run_attacks(Setup::NoSandbox);
     for name in [
         "read a file",
         "list a folder",
@@ -101,7 +99,7 @@ fn sandbox_blocks_every_attack_from_decoder() {
     assert!(unrestricted["variables"].contains("SECRET"));
     assert_ne!(unrestricted["further open files"], "[]");
 
-    let results = attack(Setup::Sandbox);
+    let results = run_attacks(Setup::Sandbox);
     assert!(results.values().all(|result| result != "allowed"), "{results:#?}");
     assert_eq!(results["read a file"], "PermissionDenied");
     assert_eq!(results["start a shell"], "PermissionDenied");
@@ -116,7 +114,7 @@ fn sandbox_blocks_every_attack_from_decoder() {
 #[cfg(target_os = "linux")]
 #[test]
 fn sandbox_blocks_every_attack_from_gpu_decoder() {
-    let mut results = attack(Setup::Gpu);
+    let mut results = run_attacks(Setup::SandboxWithGpu);
     assert_eq!(results.remove("read its memory map").unwrap(), "allowed", "CUDA reads it");
     assert!(results.values().all(|result| result != "allowed"), "{results:#?}");
     for name in [
@@ -163,8 +161,8 @@ fn decoder_cannot_read_service_process_without_landlock() {
     if let Launcher::Sandbox { arguments, .. } = &mut config.launcher {
         arguments.push("--without-landlock".into());
     }
-    assert_eq!(Decoder::open(config).unwrap().sandboxed().files, FileAccess::ReadOnly);
-    let mut results = attack(Setup::OldKernel);
+    assert_eq!(Decoder::open(config).unwrap().sandbox_info().files, FileAccess::ReadOnly);
+    let mut results = run_attacks(Setup::SandboxWithoutLandlock);
     for name in ["read a file", "read its memory map", "list a folder"] {
         assert_eq!(results.remove(name).unwrap(), "allowed", "{name}");
     }
@@ -175,12 +173,12 @@ fn decoder_cannot_read_service_process_without_landlock() {
 #[testing::needs(video)]
 #[test]
 fn ffmpeg_runs_in_sandbox_and_reports_version() {
-    let sandboxed = decoder().sandboxed().clone();
-    assert!(sandboxed.version.starts_with("ffmpeg version "), "{sandboxed:?}");
-    assert_ne!(sandboxed.files, FileAccess::Unrestricted);
+    let info = decoder().sandbox_info().clone();
+    assert!(info.version.starts_with("ffmpeg version "), "{info:?}");
+    assert_ne!(info.files, FileAccess::Unrestricted);
     let mut direct = config(&testing::ffmpeg());
     direct.launcher = Launcher::Direct;
-    assert_eq!(Decoder::open(direct).unwrap().sandboxed().files, FileAccess::Unrestricted);
+    assert_eq!(Decoder::open(direct).unwrap().sandbox_info().files, FileAccess::Unrestricted);
 }
 
 #[test]
@@ -200,41 +198,43 @@ fn sandbox_child_without_parent_does_not_start() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("the service has ended"));
 }
 
-/// Patience of a test in which a stall is the expected result.
-const SHORT: Duration = Duration::from_secs(1);
-/// Patience of a test in which a stall must not be the result.
-const LONG: Duration = testing::MAX_WAIT;
+/// Timeout of a test in which a stall is the expected result.
+const SHORT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Timeout of a test in which a stall must not be the result.
+const LONG_TIMEOUT: Duration = testing::MAX_WAIT;
 
-/// Prints the lines about a packet.
-const PRINTS: &str = "printf '#tb 0: 1/25\n#codec_id 0: h264\n#dimensions 0: 16x16\n0, 0, 0, 1, 1, 0x0\n'";
+/// Shell command that prints the lines about a packet.
+const PRINT_PACKET: &str =
+    "printf '#tb 0: 1/25\n#codec_id 0: h264\n#dimensions 0: 16x16\n0, 0, 0, 1, 1, 0x0\n'";
 
-/// Runs `script` in place of FFmpeg and reads its output as the index of a file. The script is
-/// stopped as stalled if it uses almost no processor time for `patience`.
-fn index_of(script: &str, patience: Duration) -> Result<video::Index, VideoError> {
+/// Runs `script` instead of ffmpeg and reads its output as the index of a file. The script is
+/// stopped as stalled if it uses almost no processor time for `stall_timeout`.
+fn index_of_script(script: &str, stall_timeout: Duration) -> Result<video::Index, VideoError> {
     let folder = tempfile::tempdir().unwrap();
-    let limits = Limits { patience, ..Limits::default() };
-    scripted(folder.path(), script, limits).index(&tempfile::tempfile().unwrap())
+    let limits = Limits { stall_timeout, ..Limits::default() };
+    decoder_with_script(folder.path(), script, limits).index(&tempfile::tempfile().unwrap())
 }
 
 #[test]
 fn busy_process_without_output_is_not_stalled() {
-    let works = "i=0; while [ $i -lt 1500000 ]; do i=$((i+1)); done";
-    let index = index_of(&format!("{works}; {PRINTS}"), SHORT).unwrap();
+    let busy_loop = "i=0; while [ $i -lt 1500000 ]; do i=$((i+1)); done";
+    let index = index_of_script(&format!("{busy_loop}; {PRINT_PACKET}"), SHORT_TIMEOUT).unwrap();
     assert_eq!((index.width, index.keyframes_us), (16, vec![0]));
-    assert!(matches!(index_of("kill -STOP $$", SHORT), Err(VideoError::Stalled(_))));
+    assert!(matches!(index_of_script("kill -STOP $$", SHORT_TIMEOUT), Err(VideoError::Stalled(_))));
 }
 
 #[test]
 fn killed_process_is_not_reported_as_cpu_limit() {
-    let error = index_of("kill -9 $$", LONG).unwrap_err();
+    let error = index_of_script("kill -9 $$", LONG_TIMEOUT).unwrap_err();
     assert!(matches!(error, VideoError::Killed), "{error}");
-    let error = index_of("kill -XCPU $$", LONG).unwrap_err();
+    let error = index_of_script("kill -XCPU $$", LONG_TIMEOUT).unwrap_err();
     assert!(matches!(error, VideoError::CpuLimit(_)), "{error}");
 }
 
 #[test]
 fn crash_after_first_packets_is_reported_as_damage() {
-    let damage = index_of(&format!("{PRINTS}; kill -SEGV $$"), LONG).unwrap().damage.unwrap();
+    let damage =
+        index_of_script(&format!("{PRINT_PACKET}; kill -SEGV $$"), LONG_TIMEOUT).unwrap().damage.unwrap();
     assert!(damage.message.contains("signal: 11"), "{damage:?}");
 }
 
@@ -245,7 +245,7 @@ fn cancelling_ends_decoder_process() {
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     // The process holds the pipe until it ends.
     let script = format!("exec 3> {}; echo started >&3; kill -STOP $$", fifo.display());
-    let decoder = scripted(folder.path(), &script, Limits::default());
+    let decoder = decoder_with_script(folder.path(), &script, Limits::default());
     let (decoder, guard) = decoder.cancellable().unwrap();
     let call = std::thread::spawn(move || decoder.index(&tempfile::tempfile().unwrap()));
     let mut started = [0; 8];

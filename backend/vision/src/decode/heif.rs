@@ -1,31 +1,33 @@
-//! Reads the structure of AVIF and HEIC files (ISO/IEC 23008-12, HEIF): which coded pictures make
-//! up the primary image, and how it is turned and cropped. An EXIF orientation only repeats the
-//! properties of the container, so it is ignored, as in browsers.
+//! Reads the structure of AVIF and HEIC files (ISO/IEC 23008-12, HEIF): the coded pictures of the
+//! primary image, and its rotation and crop. An EXIF orientation only repeats properties of the
+//! container, so it is ignored, as in browsers.
 
-use super::coded::{CodedImage, Coding, Colours, Fields, Grid, Payload, Pictures, Source, Step};
+use super::coded::{
+    CodedImage, CodedPicture, CodedPictures, Coding, ColourDescription, FieldReader, Grid, Source, Transform,
+};
 use super::headers::boxes;
 use super::{DecodeError, Format, ImageHeader, Limits, corrupt, unsupported};
 use crate::geometry::Region;
 use image::metadata::Orientation;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of bytes per pixel: two planes of 16 bits with their copies in the decoder, the
-/// pipe and the result.
-const DECODING_BYTES: u32 = 24;
-/// Maximum length of the box with the structure, in bytes. That of an image with 200 tiles has
-/// 10,000.
-const MAX_META: usize = 1 << 20;
+/// Maximum number of bytes per pixel: colours and opacity with 16 bits per sample, with their
+/// copies in the decoder, in the pipe and in the result.
+const DECODING_BYTES_PER_PIXEL: u32 = 24;
+/// Maximum length of the box `meta`, which contains the structure. For an image with 200 tiles, the
+/// length is 10,000.
+const MAX_META_BYTES: usize = 1 << 20;
 /// Maximum number of boxes, items or properties that are read.
 const MAX_ENTRIES: usize = 10_000;
-/// Maximum number of properties of an item, which are searched again and again.
+/// Maximum number of properties of an item, which bounds the time of searches.
 const MAX_PROPERTIES: usize = 100;
-/// Maximum number of pictures of a grid. Phones write up to 200.
+/// Maximum number of pictures of a grid. Images of phones have up to 200.
 const MAX_TILES: u32 = 1_024;
 
 #[derive(Default)]
 struct Item<'a> {
     kind: [u8; 4],
-    /// Numbers of its properties, from 1.
+    /// Numbers of the properties, from 1.
     properties: Vec<u16>,
     extents: Vec<&'a [u8]>,
 }
@@ -45,102 +47,103 @@ pub(super) fn read<'a>(
     bytes: &'a [u8],
     limits: &Limits,
 ) -> Result<CodedImage<'a>, DecodeError> {
-    let broken = || corrupt(format, "its structure cannot be read");
+    let structure_error = || corrupt(format, "its structure cannot be read");
     let meta = boxes(bytes).take(MAX_ENTRIES).find(|(kind, _)| kind == b"meta").map(|(_, body)| body);
     let Some(meta) = meta else {
         let is_sequence = boxes(bytes).take(MAX_ENTRIES).any(|(kind, _)| &kind == b"moov");
         return Err(match is_sequence {
             true => unsupported(format.name(), "the file has moving images but no still one"),
-            false => broken(),
+            false => structure_error(),
         });
     };
-    let structure = Structure::read(bytes, meta).ok_or_else(broken)?;
+    let structure = Structure::read(bytes, meta).ok_or_else(structure_error)?;
     let colour = structure.pictures(format, structure.primary, limits)?;
-    let coded = colour.grid.output;
-    let steps = structure.steps(structure.primary, coded).ok_or_else(broken)?;
-    let (width, height) = steps.iter().fold(coded, |size, step| step.size(size));
+    let coded_size = colour.grid.output;
+    let transforms = structure.transforms(structure.primary, coded_size).ok_or_else(structure_error)?;
+    let (width, height) = transforms.iter().fold(coded_size, |size, transform| transform.output_size(size));
     limits.check(width, height)?;
     let alpha = structure.alpha();
-    let premultiplied = structure.references.iter().any(|(kind, from, to)| {
+    let is_premultiplied = structure.references.iter().any(|(kind, from, to)| {
         kind == b"prem" && *from == structure.primary && alpha.is_some_and(|alpha| to.contains(&alpha))
     });
     let alpha = alpha.map(|item| structure.pictures(format, item, limits)).transpose()?;
-    if alpha.as_ref().is_some_and(|alpha| alpha.grid.output != coded) {
+    if alpha.as_ref().is_some_and(|alpha| alpha.grid.output != coded_size) {
         return Err(unsupported(format.name(), "the opacity has another size than the colours"));
     }
-    // The codec decides. Files of both have generic brands.
+    // The codec determines the format, because files of both formats can have generic brands.
     let format = if colour.coding == Coding::Av1 { Format::Avif } else { Format::Heic };
-    // A crop and a grid can show fewer pixels than are decoded.
-    let largest = |pictures: &Pictures<'_>| area(pictures.grid.output).max(area(pictures.grid.tile));
-    let decoded = largest(&colour).max(alpha.as_ref().map_or(0, largest));
-    let per_pixel = (decoded * u64::from(DECODING_BYTES)).div_ceil(area((width, height)).max(1));
-    let decoding_bytes = u32::try_from(per_pixel).unwrap_or(u32::MAX);
-    let header = ImageHeader { format, width, height, decoding_bytes };
+    // Because of crops and grids, more pixels can be decoded than the image has.
+    let max_pixels = |pictures: &CodedPictures<'_>| area(pictures.grid.output).max(area(pictures.grid.tile));
+    let decoded_pixels = max_pixels(&colour).max(alpha.as_ref().map_or(0, max_pixels));
+    let bytes = decoded_pixels * u64::from(DECODING_BYTES_PER_PIXEL);
+    let bytes_per_pixel = bytes.div_ceil(area((width, height)).max(1));
+    let decoding_bytes_per_pixel = u32::try_from(bytes_per_pixel).unwrap_or(u32::MAX);
+    let header = ImageHeader { format, width, height, decoding_bytes_per_pixel };
     let orientation = Orientation::NoTransforms;
-    Ok(CodedImage { header, colour, alpha, premultiplied, steps, orientation })
+    Ok(CodedImage { header, colour, alpha, is_premultiplied, transforms, orientation })
 }
 
 impl<'a> Structure<'a> {
     fn read(file: &'a [u8], meta: &'a [u8]) -> Option<Self> {
-        // After version and flags.
-        let meta = meta.get(4..).filter(|meta| meta.len() <= MAX_META)?;
+        // The boxes follow version and flags.
+        let meta = meta.get(4..).filter(|meta| meta.len() <= MAX_META_BYTES)?;
         let inner: Vec<_> = boxes(meta).take(MAX_ENTRIES).collect();
         let find = |name: &[u8; 4]| inner.iter().find(|(kind, _)| kind == name).map(|(_, body)| *body);
-        let mut found = Self { file_bytes: file.len(), ..Self::default() };
-        let (version, mut primary) = Fields::from_box(find(b"pitm")?)?;
-        found.primary = primary.number(if version == 0 { 2 } else { 4 })?;
-        found.read_items(find(b"iinf")?)?;
-        found.read_locations(find(b"iloc")?, file, find(b"idat").unwrap_or_default())?;
+        let mut structure = Self { file_bytes: file.len(), ..Self::default() };
+        let (version, mut primary) = FieldReader::from_box(find(b"pitm")?)?;
+        structure.primary = primary.read_u32(if version == 0 { 2 } else { 4 })?;
+        structure.read_items(find(b"iinf")?)?;
+        structure.read_locations(find(b"iloc")?, file, find(b"idat").unwrap_or_default())?;
         for (kind, body) in boxes(find(b"iprp")?).take(MAX_ENTRIES) {
             match &kind {
-                b"ipco" => found.properties = boxes(body).take(MAX_ENTRIES).collect(),
-                b"ipma" => found.read_associations(body)?,
+                b"ipco" => structure.properties = boxes(body).take(MAX_ENTRIES).collect(),
+                b"ipma" => structure.read_associations(body)?,
                 _ => {}
             }
         }
         if let Some(body) = find(b"iref") {
-            found.read_references(body)?;
+            structure.read_references(body)?;
         }
-        Some(found)
+        Some(structure)
     }
 
     fn read_items(&mut self, body: &'a [u8]) -> Option<()> {
-        let (version, fields) = Fields::from_box(body)?;
+        let (version, fields) = FieldReader::from_box(body)?;
         let entries = fields.rest.get(if version == 0 { 2 } else { 4 }..)?;
         for (_, body) in boxes(entries).take(MAX_ENTRIES).filter(|(kind, _)| kind == b"infe") {
-            let (version, mut fields) = Fields::from_box(body)?;
+            let (version, mut fields) = FieldReader::from_box(body)?;
             let length = match version {
                 2 => 2,
                 3 => 4,
                 _ => continue,
             };
-            let id = fields.number(length)?;
-            // The number of its protection.
-            fields.number(2)?;
+            let id = fields.read_u32(length)?;
+            // The index of the protection is not needed.
+            fields.read_u32(2)?;
             let kind = fields.rest.first_chunk::<4>().copied()?;
             self.items.insert(id, Item { kind, ..Item::default() });
         }
         Some(())
     }
 
-    /// Reads where the content of the items is: in the file, or in the box `idat`.
+    /// Reads the positions of the items' content in the file or in the box `idat`.
     fn read_locations(&mut self, body: &'a [u8], file: &'a [u8], idat: &'a [u8]) -> Option<()> {
-        let (version, mut fields) = Fields::from_box(body)?;
-        let sizes = fields.number(2)?;
+        let (version, mut fields) = FieldReader::from_box(body)?;
+        let sizes = fields.read_u32(2)?;
         let nibble = |at: u32| (sizes >> at & 0xF) as usize;
         let (offset_size, length_size, base_size) = (nibble(12), nibble(8), nibble(4));
         let index_size = if version == 0 { 0 } else { nibble(0) };
-        let count = fields.number(if version < 2 { 2 } else { 4 })?;
+        let count = fields.read_u32(if version < 2 { 2 } else { 4 })?;
         if count as usize > MAX_ENTRIES {
             return None;
         }
         let mut extents_read = 0;
         for _ in 0..count {
-            let id = fields.number(if version < 2 { 2 } else { 4 })?;
-            let method = if version == 0 { 0 } else { fields.number(2)? & 0xF };
-            fields.number(2)?;
-            let base = fields.long(base_size)?;
-            let extents = fields.number(2)?;
+            let id = fields.read_u32(if version < 2 { 2 } else { 4 })?;
+            let method = if version == 0 { 0 } else { fields.read_u32(2)? & 0xF };
+            fields.read_u32(2)?;
+            let base = fields.read_u64(base_size)?;
+            let extents = fields.read_u32(2)?;
             extents_read += extents as usize;
             if extents_read > MAX_ENTRIES {
                 return None;
@@ -151,13 +154,13 @@ impl<'a> Structure<'a> {
                 _ => None,
             };
             for _ in 0..extents {
-                fields.long(index_size)?;
-                let start = fields.long(offset_size)?.checked_add(base)?;
-                let length = fields.long(length_size)?;
+                fields.read_u64(index_size)?;
+                let start = fields.read_u64(offset_size)?.checked_add(base)?;
+                let length = fields.read_u64(length_size)?;
                 let (Some(content), Some(item)) = (content, self.items.get_mut(&id)) else { continue };
                 let start = usize::try_from(start).ok()?;
                 let rest = content.get(start..).unwrap_or_default();
-                // A length of 0 means the rest. A part beyond the end of a file that was cut off is
+                // A length of 0 stands for the rest. A part beyond the end of a truncated file is
                 // an error only if the picture is needed.
                 let length = usize::try_from(length).ok()?;
                 item.extents.push(if length == 0 { rest } else { rest.get(..length).unwrap_or_default() });
@@ -167,20 +170,20 @@ impl<'a> Structure<'a> {
     }
 
     fn read_associations(&mut self, body: &[u8]) -> Option<()> {
-        let (version, mut fields) = Fields::from_box(body)?;
+        let (version, mut fields) = FieldReader::from_box(body)?;
         let is_long = body.get(3)? & 1 == 1;
-        let count = fields.number(4)?;
+        let count = fields.read_u32(4)?;
         if count as usize > MAX_ENTRIES {
             return None;
         }
         for _ in 0..count {
-            let id = fields.number(if version == 0 { 2 } else { 4 })?;
-            let associations = fields.number(1)?;
+            let id = fields.read_u32(if version == 0 { 2 } else { 4 })?;
+            let associations = fields.read_u32(1)?;
             for _ in 0..associations {
-                // The highest bit tells whether the property is essential.
+                // The highest bit is the flag for an essential property.
                 let property = match is_long {
-                    true => fields.number(2)? & 0x7FFF,
-                    false => fields.number(1)? & 0x7F,
+                    true => fields.read_u32(2)? & 0x7FFF,
+                    false => fields.read_u32(1)? & 0x7F,
                 };
                 if let Some(item) = self.items.get_mut(&id) {
                     if item.properties.len() == MAX_PROPERTIES {
@@ -194,12 +197,12 @@ impl<'a> Structure<'a> {
     }
 
     fn read_references(&mut self, body: &[u8]) -> Option<()> {
-        let (version, fields) = Fields::from_box(body)?;
+        let (version, fields) = FieldReader::from_box(body)?;
         let length = if version == 0 { 2 } else { 4 };
         for (kind, body) in boxes(fields.rest).take(MAX_ENTRIES) {
-            let mut fields = Fields { rest: body };
-            let (from, count) = (fields.number(length)?, fields.number(2)?);
-            let to = (0..count).map(|_| fields.number(length)).collect::<Option<_>>()?;
+            let mut fields = FieldReader { rest: body };
+            let (from, count) = (fields.read_u32(length)?, fields.read_u32(2)?);
+            let to = (0..count).map(|_| fields.read_u32(length)).collect::<Option<_>>()?;
             self.references.push((kind, from, to));
         }
         Some(())
@@ -222,24 +225,24 @@ impl<'a> Structure<'a> {
 
     /// Returns the stated size of a coded picture.
     fn size(&self, item: u32) -> Option<(u32, u32)> {
-        let (_, mut fields) = Fields::from_box(self.property(item, b"ispe")?)?;
-        Some((fields.number(4)?, fields.number(4)?))
+        let (_, mut fields) = FieldReader::from_box(self.property(item, b"ispe")?)?;
+        Some((fields.read_u32(4)?, fields.read_u32(4)?))
     }
 
-    /// Returns the pictures of an image, which is one picture or a grid of them.
-    fn pictures(&self, format: Format, item: u32, limits: &Limits) -> Result<Pictures<'a>, DecodeError> {
-        let broken = || corrupt(format, "its primary image cannot be read");
-        let kind = self.items.get(&item).ok_or_else(broken)?.kind;
+    /// Returns the pictures of an image: one picture, or the tiles of a grid.
+    fn pictures(&self, format: Format, item: u32, limits: &Limits) -> Result<CodedPictures<'a>, DecodeError> {
+        let image_error = || corrupt(format, "its primary image cannot be read");
+        let kind = self.items.get(&item).ok_or_else(image_error)?.kind;
         let (tiles, grid) = match &kind {
             b"grid" => {
                 let tiles = self.references(item, b"dimg");
-                let (columns, rows, output) = self.grid(item).ok_or_else(broken)?;
-                let tile = tiles.first().and_then(|first| self.size(*first)).ok_or_else(broken)?;
-                (tiles, Grid { columns, rows, tile, output, padded: true })
+                let (columns, rows, output) = self.grid(item).ok_or_else(image_error)?;
+                let tile = tiles.first().and_then(|first| self.size(*first)).ok_or_else(image_error)?;
+                (tiles, Grid { columns, rows, tile, output, allow_padding: true })
             }
             b"hvc1" | b"av01" => {
-                let size = self.size(item).ok_or_else(broken)?;
-                (&[item][..], Grid { columns: 1, rows: 1, tile: size, output: size, padded: true })
+                let size = self.size(item).ok_or_else(image_error)?;
+                (&[item][..], Grid { columns: 1, rows: 1, tile: size, output: size, allow_padding: true })
             }
             other => {
                 let kind: String =
@@ -249,110 +252,111 @@ impl<'a> Structure<'a> {
         };
         let tiles = tiles.to_vec();
         check_grid(format, &grid, tiles.len(), limits)?;
-        // Otherwise a small file could name the same bytes again and again.
+        // Otherwise, a small file could refer to the same bytes many times.
         if tiles.iter().collect::<BTreeSet<_>>().len() != tiles.len() {
             return Err(corrupt(format, "its tiles are not separate pictures"));
         }
         let (mut coded_bytes, mut configuration_bytes) = (0_usize, 0_usize);
-        let first = tiles.first().copied().ok_or_else(broken)?;
-        let kind = self.items.get(&first).ok_or_else(broken)?.kind;
+        let first = tiles.first().copied().ok_or_else(image_error)?;
+        let kind = self.items.get(&first).ok_or_else(image_error)?.kind;
         let (coding, configuration) = match &kind {
             b"hvc1" => (Coding::Hevc, b"hvcC"),
             b"av01" => (Coding::Av1, b"av1C"),
             _ => return Err(unsupported(format.name(), "the tiles have another type")),
         };
-        let mut payloads = Vec::with_capacity(tiles.len());
+        let mut pictures = Vec::with_capacity(tiles.len());
         for tile in &tiles {
-            let item = self.items.get(tile).filter(|item| item.kind == kind).ok_or_else(broken)?;
+            let item = self.items.get(tile).filter(|item| item.kind == kind).ok_or_else(image_error)?;
             if self.size(*tile) != Some(grid.tile) || item.extents.is_empty() {
-                return Err(broken());
+                return Err(image_error());
             }
             if item.extents.iter().any(|extent| extent.is_empty()) {
                 return Err(corrupt(format, "the file ends early"));
             }
-            let configuration = self.property(*tile, configuration).ok_or_else(broken)?;
+            let configuration = self.property(*tile, configuration).ok_or_else(image_error)?;
             let lengths = item.extents.iter().map(|extent| extent.len());
             coded_bytes = lengths.fold(coded_bytes, usize::saturating_add);
             configuration_bytes += configuration.len();
-            if coded_bytes > self.file_bytes || configuration_bytes > MAX_META {
+            if coded_bytes > self.file_bytes || configuration_bytes > MAX_META_BYTES {
                 return Err(corrupt(format, "its pictures overlap"));
             }
-            payloads.push(Payload { parts: item.extents.clone(), configuration });
+            pictures.push(CodedPicture { parts: item.extents.clone(), configuration });
         }
         let colours = self.colours(item).or_else(|| self.colours(first));
-        Ok(Pictures { coding, colours, source: Source::Items(payloads), grid })
+        Ok(CodedPictures { coding, colours, source: Source::Items(pictures), grid })
     }
 
-    /// Reads the number of columns and rows, and the size of the result.
+    /// Reads the numbers of columns and rows, and the size of the result.
     fn grid(&self, item: u32) -> Option<(u32, u32, (u32, u32))> {
         let content = self.items.get(&item)?.extents.first()?;
-        let mut fields = Fields { rest: content };
-        fields.number(1)?;
-        let length = if fields.number(1)? & 1 == 1 { 4 } else { 2 };
-        let (rows, columns) = (fields.number(1)? + 1, fields.number(1)? + 1);
-        Some((columns, rows, (fields.number(length)?, fields.number(length)?)))
+        let mut fields = FieldReader { rest: content };
+        fields.read_u32(1)?;
+        let length = if fields.read_u32(1)? & 1 == 1 { 4 } else { 2 };
+        let (rows, columns) = (fields.read_u32(1)? + 1, fields.read_u32(1)? + 1);
+        Some((columns, rows, (fields.read_u32(length)?, fields.read_u32(length)?)))
     }
 
     /// Returns the item with the opacity of the primary image.
     fn alpha(&self) -> Option<u32> {
-        const NAMES: [&[u8]; 2] =
+        const ALPHA_TYPES: [&[u8]; 2] =
             [b"urn:mpeg:mpegB:cicp:systems:auxiliary:alpha\0", b"urn:mpeg:hevc:2015:auxid:1\0"];
         let is_alpha = |item: &u32| {
             let name = self.property(*item, b"auxC").and_then(|body| body.get(4..));
-            name.is_some_and(|name| NAMES.iter().any(|known| name.starts_with(known)))
+            name.is_some_and(|name| ALPHA_TYPES.iter().any(|alpha_type| name.starts_with(alpha_type)))
         };
         let auxiliary =
             self.references.iter().filter(|(kind, _, to)| kind == b"auxl" && to.contains(&self.primary));
         auxiliary.map(|(_, from, _)| *from).find(is_alpha)
     }
 
-    fn colours(&self, item: u32) -> Option<Colours> {
-        // An image can also have a profile, which is a property of the same type.
-        let nclx = self.properties(item).filter(|(kind, _)| kind == b"colr");
-        let body = nclx.filter_map(|(_, body)| body.strip_prefix(b"nclx")).next()?;
-        let mut fields = Fields { rest: body.get(4..)? };
-        let (matrix, range) = (fields.number(2)?, fields.number(1)?);
-        Some(Colours { matrix: u16::try_from(matrix).ok()?, full_range: range & 0x80 != 0 })
+    fn colours(&self, item: u32) -> Option<ColourDescription> {
+        // A colour profile can be another property of this type.
+        let properties = self.properties(item).filter(|(kind, _)| kind == b"colr");
+        let body = properties.filter_map(|(_, body)| body.strip_prefix(b"nclx")).next()?;
+        let mut fields = FieldReader { rest: body.get(4..)? };
+        let (matrix, range) = (fields.read_u32(2)?, fields.read_u32(1)?);
+        Some(ColourDescription { matrix: u16::try_from(matrix).ok()?, full_range: range & 0x80 != 0 })
     }
 
-    /// Returns the rotations, mirrors and crops of an item of this size, in their order.
-    fn steps(&self, item: u32, mut size: (u32, u32)) -> Option<Vec<Step>> {
-        let mut steps = Vec::new();
+    /// Returns the rotations, reflections and crops of an item of this size, in order.
+    fn transforms(&self, item: u32, mut size: (u32, u32)) -> Option<Vec<Transform>> {
+        let mut transforms = Vec::new();
         for (kind, body) in self.properties(item) {
-            let step = match kind {
-                // Quarters counter-clockwise.
+            let transform = match kind {
                 b"irot" => match body.first()? & 3 {
                     0 => continue,
-                    quarters => Step::Rotate(360 - u32::from(quarters) * 90),
+                    // The file states counter-clockwise rotations.
+                    quarter_turns => Transform::Rotate(360 - u32::from(quarter_turns) * 90),
                 },
-                b"imir" if body.first()? & 1 == 1 => Step::MirrorHorizontally,
-                b"imir" => Step::MirrorVertically,
-                b"clap" => crop(body, size)?,
+                b"imir" if body.first()? & 1 == 1 => Transform::MirrorHorizontally,
+                b"imir" => Transform::MirrorVertically,
+                b"clap" => read_crop(body, size)?,
                 _ => continue,
             };
-            size = step.size(size);
-            steps.push(step);
-            // No file needs more than one of each.
-            if steps.len() > 3 {
+            size = transform.output_size(size);
+            transforms.push(transform);
+            // A file needs at most one of each.
+            if transforms.len() > 3 {
                 return None;
             }
         }
-        Some(steps)
+        Some(transforms)
     }
 }
 
-/// Checks that the tiles cover the result, that none is outside, and that the limits hold for
-/// the result and for each tile.
+/// Checks that the tiles cover the result, and that no tile is outside. Checks the limits for the
+/// result and for a tile.
 fn check_grid(format: Format, grid: &Grid, tiles: usize, limits: &Limits) -> Result<(), DecodeError> {
     let ((width, height), tile) = (grid.output, grid.tile);
     limits.check(width, height)?;
     limits.check(tile.0, tile.1)?;
-    let covers = |count: u32, tile: u32, side: u32| {
+    let is_side_covered = |count: u32, tile: u32, side: u32| {
         let (count, tile, side) = (u64::from(count), u64::from(tile), u64::from(side));
         side > 0 && count * tile >= side && (count - 1) * tile < side
     };
     let count = grid.columns.saturating_mul(grid.rows);
-    let is_covered = covers(grid.columns, tile.0, width) && covers(grid.rows, tile.1, height);
+    let is_covered =
+        is_side_covered(grid.columns, tile.0, width) && is_side_covered(grid.rows, tile.1, height);
     if !is_covered || tiles != count as usize {
         return Err(corrupt(format, "its tiles do not cover the image"));
     }
@@ -367,21 +371,21 @@ fn area((width, height): (u32, u32)) -> u64 {
     u64::from(width) * u64::from(height)
 }
 
-/// Reads the part of an image that is shown (ISO/IEC 14496-12, `clap`): its size, and the distance
-/// of its centre from that of the image.
-fn crop(body: &[u8], size: (u32, u32)) -> Option<Step> {
-    let mut fields = Fields { rest: body };
-    let mut ratio = |signed: bool| {
-        let (numerator, denominator) = (fields.number(4)?, fields.number(4)?);
-        let numerator = if signed { f64::from(numerator.cast_signed()) } else { f64::from(numerator) };
+/// Reads the visible part of an image (ISO/IEC 14496-12, `clap`). The box contains its size, and
+/// the distance of its centre from that of the image.
+fn read_crop(body: &[u8], size: (u32, u32)) -> Option<Transform> {
+    let mut fields = FieldReader { rest: body };
+    let mut read_ratio = |is_signed: bool| {
+        let (numerator, denominator) = (fields.read_u32(4)?, fields.read_u32(4)?);
+        let numerator = if is_signed { f64::from(numerator.cast_signed()) } else { f64::from(numerator) };
         (denominator > 0).then(|| numerator / f64::from(denominator))
     };
-    let (width, height, across, down) = (ratio(false)?, ratio(false)?, ratio(true)?, ratio(true)?);
-    let (width, height) = (width.floor(), height.floor());
+    let (width, height) = (read_ratio(false)?.floor(), read_ratio(false)?.floor());
+    let (across, down) = (read_ratio(true)?, read_ratio(true)?);
     let start = |side: u32, length: f64, offset: f64| {
         let start = ((f64::from(side) - length) / 2.0 + offset).round();
         (length >= 1.0 && start >= 0.0 && start + length <= f64::from(side)).then_some(start as u32)
     };
     let (x, y) = (start(size.0, width, across)?, start(size.1, height, down)?);
-    Some(Step::Crop(Region { x, y, width: width as u32, height: height as u32 }))
+    Some(Transform::Crop(Region { x, y, width: width as u32, height: height as u32 }))
 }

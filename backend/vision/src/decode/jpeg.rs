@@ -1,7 +1,7 @@
 //! Decodes JPEG: baseline and progressive, grey, YCbCr, RGB, CMYK and YCCK. Four-channel files are
 //! treated as inverted, as Photoshop writes them and as browsers and OpenCV read them.
 
-use super::{DecodeError, Format, ImageHeader, Limits, corrupt, rotation_bytes, unsupported};
+use super::{DecodeError, Format, ImageHeader, Limits, corrupt, rotation_bytes_per_pixel, unsupported};
 use crate::Frame;
 use image::metadata::Orientation;
 use zune_core::bytestream::ZCursor;
@@ -10,7 +10,7 @@ use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::errors::DecodeErrors;
 
-/// Minimum share of rows that must be decoded from a truncated file.
+/// Minimum share of the rows of a truncated file that must be decoded.
 const MIN_USABLE_SHARE: f64 = 0.1;
 
 /// Maximum number of components of a frame.
@@ -20,12 +20,12 @@ type Decoder<'a> = JpegDecoder<ZCursor<&'a [u8]>>;
 
 /// Opens a decoder and reads the header. Returns it with the size and the orientation.
 fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<(Decoder<'a>, (u32, u32), Orientation), DecodeError> {
-    // The decoder would report some codings as damage, and would return only a small version of a
-    // hierarchical image.
+    // The decoder would report some of these codings as damage. It would return only a small
+    // version of a hierarchical image.
     if let Some(name) = unsupported_coding(bytes) {
         return Err(unsupported(name, "this program has no decoder for this coding"));
     }
-    // The decoder has no limit here: `Limits::check` rejects and reports an excessive size.
+    // `Limits::check` replaces the decoder's own limits, because it reports excessive sizes.
     let options = DecoderOptions::default()
         .set_strict_mode(false)
         .set_max_width(usize::MAX)
@@ -43,15 +43,16 @@ fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<(Decoder<'a>, (u32, u32)
 
 pub(super) fn probe(bytes: &[u8], limits: &Limits) -> Result<ImageHeader, DecodeError> {
     let (_, (width, height), orientation) = open(bytes, limits)?;
-    let decoding_bytes = (3 + coefficient_bytes(bytes)).max(rotation_bytes(orientation));
-    Ok(ImageHeader { format: Format::Jpeg, width, height, decoding_bytes })
+    let decoding_bytes_per_pixel =
+        (3 + coefficient_bytes_per_pixel(bytes)).max(rotation_bytes_per_pixel(orientation));
+    Ok(ImageHeader { format: Format::Jpeg, width, height, decoding_bytes_per_pixel })
 }
 
 pub(super) fn decode(bytes: &[u8], limits: &Limits) -> Result<(Frame, Orientation), DecodeError> {
     let (mut decoder, (width, height), orientation) = open(bytes, limits)?;
     let mut data = vec![0; width as usize * height as usize * 3];
     decoder.decode_into(&mut data).map_err(decode_error)?;
-    if !has_end(bytes)
+    if !has_end_marker(bytes)
         && usable_rows(&data, width as usize * 3) < (f64::from(height) * MIN_USABLE_SHARE).ceil() as usize
     {
         return Err(corrupt(Format::Jpeg, "the end is missing, and too little of the image can be decoded"));
@@ -67,8 +68,8 @@ fn decode_error(error: DecodeErrors) -> DecodeError {
     }
 }
 
-/// Returns the name of the coding if its first frame header belongs to one that the decoder cannot
-/// read (ITU-T T.81, table B.1; T.87, annex C).
+/// Returns the name of the coding if the decoder does not support it, according to the first frame
+/// header (ITU-T T.81, table B.1; T.87, annex C).
 fn unsupported_coding(bytes: &[u8]) -> Option<&'static str> {
     let is_frame = |code| matches!(code, 0xC0..=0xCF | 0xDE | 0xF7) && !matches!(code, 0xC4 | 0xC8 | 0xCC);
     let (code, at) = segments(bytes).find(|(code, _)| is_frame(*code))?;
@@ -82,27 +83,26 @@ fn unsupported_coding(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Returns the bytes per pixel of the coefficients that the decoder keeps until the last scan. This
-/// is at most two for each component, and zero if the first scan contains everything.
-fn coefficient_bytes(bytes: &[u8]) -> u32 {
-    let (mut components, mut sequential) = (MAX_COMPONENTS, false);
+/// Returns the bytes per pixel of the coefficients that the decoder keeps until the last scan: at
+/// most two for each component, and zero if the first scan contains all components.
+fn coefficient_bytes_per_pixel(bytes: &[u8]) -> u32 {
+    let (mut components, mut is_sequential) = (MAX_COMPONENTS, false);
     for (code, at) in segments(bytes) {
         match code {
             0xC0..=0xC2 => {
-                sequential = code != 0xC2;
+                is_sequential = code != 0xC2;
                 components = bytes.get(at + 9).map_or(MAX_COMPONENTS, |count| *count.min(&MAX_COMPONENTS));
             }
-            0xDA if sequential && bytes.get(at + 4) == Some(&components) => return 0,
+            0xDA if is_sequential && bytes.get(at + 4) == Some(&components) => return 0,
             _ => {}
         }
     }
     2 * u32::from(components)
 }
 
-/// Returns whether an end-of-image marker follows the first scan. The marker of an embedded
-/// thumbnail is ignored. Padding or trailers after the marker are allowed; entropy-coded data never
-/// contains the two bytes.
-fn has_end(bytes: &[u8]) -> bool {
+/// Returns whether an end-of-image marker follows the first scan. Other data may follow the marker.
+/// Coded pixels never contain these two bytes, and an embedded thumbnail is before the scan.
+fn has_end_marker(bytes: &[u8]) -> bool {
     let scan = segments(bytes).find(|(code, _)| *code == 0xDA).map_or(bytes.len(), |(_, at)| at);
     bytes[scan..].windows(2).rev().any(|pair| pair == [0xFF, 0xD9])
 }
@@ -123,8 +123,8 @@ fn segments(bytes: &[u8]) -> impl Iterator<Item = (u8, usize)> {
     })
 }
 
-/// Returns the number of rows above the single-coloured area at the bottom. A decoder leaves such
-/// an area where data was missing.
+/// Returns the number of rows above the area of one colour at the bottom. A decoder produces such
+/// an area if data is missing.
 fn usable_rows(data: &[u8], row: usize) -> usize {
     let Some(fill) = data.last_chunk::<3>() else { return 0 };
     let empty =

@@ -1,10 +1,10 @@
-//! Tests that encoded images can be decoded and look like the originals.
+//! Tests that encoded images can be decoded and are similar to the originals.
 
 use image::codecs::jpeg::JpegEncoder;
 use image::{ExtendedColorType, ImageFormat};
 use vision::{Frame, Limits, encode};
 
-/// Returns a frame of smooth colours with a diagonal edge of brightness.
+/// Returns a frame with smooth colours and a diagonal edge.
 fn smooth(width: u32, height: u32) -> Frame {
     let pixel = |x: u32, y: u32| {
         let light = if x > y { 70 } else { 0 };
@@ -14,7 +14,7 @@ fn smooth(width: u32, height: u32) -> Frame {
         .unwrap()
 }
 
-/// Returns a frame of noise with full contrast, whose coefficients have all sizes.
+/// Returns a frame of noise with full contrast.
 fn noise(width: u32, height: u32) -> Frame {
     let mut state = 7u32;
     let values = (0..width * height * 3).map(|_| {
@@ -24,8 +24,8 @@ fn noise(width: u32, height: u32) -> Frame {
     Frame::new(width, height, values.collect()).unwrap()
 }
 
-/// Encodes with the encoder of the `image` crate, which keeps the full resolution of colours.
-fn reference(frame: &Frame, quality: u8) -> Vec<u8> {
+/// Encodes with the encoder of the `image` crate, which does not subsample chroma.
+fn reference_jpeg(frame: &Frame, quality: u8) -> Vec<u8> {
     let mut out = Vec::new();
     JpegEncoder::new_with_quality(&mut out, quality)
         .encode(frame.data(), frame.width(), frame.height(), ExtendedColorType::Rgb8)
@@ -33,9 +33,9 @@ fn reference(frame: &Frame, quality: u8) -> Vec<u8> {
     out
 }
 
-/// Decodes with the decoders of this crate and of `image`. Their results may differ only by
-/// rounding. Returns the result of this crate.
-fn decoded(bytes: &[u8]) -> Frame {
+/// Decodes a JPEG, and asserts that the result equals that of the crate `image` except for
+/// rounding.
+fn decode_jpeg(bytes: &[u8]) -> Frame {
     let ours = vision::decode(bytes, &Limits::default()).unwrap().frame;
     let theirs = image::load_from_memory_with_format(bytes, ImageFormat::Jpeg).unwrap().into_rgb8();
     assert_eq!((ours.width(), ours.height()), theirs.dimensions());
@@ -43,7 +43,7 @@ fn decoded(bytes: &[u8]) -> Frame {
     ours
 }
 
-/// Returns the ratio of peak signal to noise in decibels.
+/// Returns the peak signal-to-noise ratio in decibels.
 fn psnr(a: &Frame, b: &Frame) -> f64 {
     let squares: u64 = a.data().iter().zip(b.data()).map(|(a, b)| u64::from(a.abs_diff(*b)).pow(2)).sum();
     10.0 * (255.0f64.powi(2) * a.data().len() as f64 / (squares as f64).max(1.0)).log10()
@@ -56,12 +56,12 @@ fn jpeg_of_every_size_resembles_original() {
     {
         let frame = smooth(width, height);
         for quality in [30, 80, 89, 90, 100] {
-            let found = psnr(&frame, &decoded(&encode::jpeg(&frame, quality)));
-            let wanted = psnr(&frame, &decoded(&reference(&frame, quality)));
-            // The two round differently, which is most of the noise above 45 dB.
+            let actual = psnr(&frame, &decode_jpeg(&encode::jpeg(&frame, quality)));
+            let reference = psnr(&frame, &decode_jpeg(&reference_jpeg(&frame, quality)));
+            // Above 45 dB, most of the noise is caused by rounding.
             assert!(
-                found > wanted.min(45.0) - 2.0,
-                "{width}x{height} at quality {quality}: {found}, {wanted}"
+                actual > reference.min(45.0) - 2.0,
+                "{width}x{height} at quality {quality}: {actual}, {reference}"
             );
         }
     }
@@ -70,24 +70,24 @@ fn jpeg_of_every_size_resembles_original() {
 #[test]
 fn jpeg_of_noise_can_be_decoded() {
     let frame = noise(211, 97);
-    let found = psnr(&frame, &decoded(&encode::jpeg(&frame, 100)));
-    assert!(found > 35.0, "{found}");
-    decoded(&encode::jpeg(&frame, 1));
+    let decibels = psnr(&frame, &decode_jpeg(&encode::jpeg(&frame, 100)));
+    assert!(decibels > 35.0, "{decibels}");
+    decode_jpeg(&encode::jpeg(&frame, 1));
     for level in [0, 255] {
         let flat = Frame::filled(40, 24, [level; 3]);
-        assert_eq!(decoded(&encode::jpeg(&flat, 100)), flat);
+        assert_eq!(decode_jpeg(&encode::jpeg(&flat, 100)), flat);
     }
 }
 
 #[test]
-fn higher_jpeg_quality_is_larger_and_closer() {
+fn higher_jpeg_quality_increases_size_and_psnr() {
     let frame = smooth(300, 200);
-    let (mut bytes, mut quality) = (0, 0.0);
-    for level in [10, 40, 70, 85, 95] {
-        let encoded = encode::jpeg(&frame, level);
-        let found = psnr(&frame, &decoded(&encoded));
-        assert!(encoded.len() > bytes && found > quality, "{level}: {} bytes, {found}", encoded.len());
-        (bytes, quality) = (encoded.len(), found);
+    let (mut previous_bytes, mut previous_decibels) = (0, 0.0);
+    for quality in [10, 40, 70, 85, 95] {
+        let encoded = encode::jpeg(&frame, quality);
+        let decibels = psnr(&frame, &decode_jpeg(&encoded));
+        assert!(encoded.len() > previous_bytes && decibels > previous_decibels, "{quality}: {decibels}");
+        (previous_bytes, previous_decibels) = (encoded.len(), decibels);
     }
     assert_eq!(encode::jpeg(&frame, 0), encode::jpeg(&frame, 1));
     assert_eq!(encode::jpeg(&frame, 200), encode::jpeg(&frame, 100));

@@ -1,8 +1,11 @@
-//! Tests enhancement against its formulas, written out pixel by pixel.
-use vision::enhance::{AMOUNT, LOW_SIDE, MAX_GAIN, MAX_SCALE, Plan, RADIUS, SIGMA, TARGET_SIDE, enhance};
+//! Compares enhanced images with the documented formulas.
+use vision::enhance::{
+    BLUR_RADIUS, BLUR_SIGMA, LOW_RESOLUTION_SIDE, MAX_GAIN, MAX_SCALE, Plan, TARGET_SIDE, UNSHARP_AMOUNT,
+    enhance,
+};
 use vision::{Frame, Limits};
 
-/// Draws a scene with edges, ramps and grain between the levels `low` and `high`.
+/// Draws an image with edges, gradients and noise, with levels from `low` to `high`.
 fn scene(width: u32, height: u32, low: u8, high: u8) -> Frame {
     let mut noise = 0x9e37_79b9_u32;
     let mut data = Vec::new();
@@ -34,15 +37,15 @@ fn enhancement_scales_short_side_within_limits() {
         assert!((plan.size.0 as f32 - width as f32 * plan.scale).abs() <= 0.51, "{plan:?}");
         plan.scale
     };
-    assert_eq!(scale(LOW_SIDE, 900, &limits()), 1.0);
+    assert_eq!(scale(LOW_RESOLUTION_SIDE, 900, &limits()), 1.0);
     assert_eq!(scale(320, 500, &limits()), TARGET_SIDE as f32 / 320.0);
     assert_eq!(scale(500, 320, &limits()), 2.0);
     assert_eq!(scale(20, 30, &limits()), MAX_SCALE as f32);
     assert_eq!(scale(1, 1, &limits()), 4.0);
-    assert!(scale(300, 12_000, &limits()) < 1.37, "the side limit holds");
+    assert!(scale(300, 12_000, &limits()) < 1.37, "the maximum side limits the scale");
     let tight = Limits { max_pixels: 40_000, ..limits() };
     let bounded = scale(100, 200, &tight);
-    assert!(bounded > 1.3 && bounded < 1.42, "the pixel limit holds: {bounded}");
+    assert!(bounded > 1.3 && bounded < 1.42, "the maximum number of pixels limits the scale: {bounded}");
     assert_eq!(scale(100, 400, &tight), 1.0, "an image at the limit is not enlarged");
 }
 
@@ -52,18 +55,18 @@ fn contrast_is_stretched_only_if_low() {
     let plan = Plan::of(&full, &limits());
     assert!(plan.gain < 1.4, "{plan:?}");
 
-    let pale = scene(420, 410, 100, 180);
-    let enhanced = enhance(&pale, &limits());
+    let low_contrast = scene(420, 410, 100, 180);
+    let enhanced = enhance(&low_contrast, &limits());
     assert_eq!((enhanced.scale, enhanced.frame.width()), (1.0, 420));
     let (before, after) =
-        (vision::quality::grey_statistics(&pale), vision::quality::grey_statistics(&enhanced.frame));
+        (vision::quality::grey_statistics(&low_contrast), vision::quality::grey_statistics(&enhanced.frame));
     assert!(after.std > 2.0 * before.std, "{before:?} {after:?}");
 
-    let faint = scene(420, 410, 60, 80);
-    assert_eq!(Plan::of(&faint, &limits()).gain, MAX_GAIN, "noise is not amplified further");
+    let very_low_contrast = scene(420, 410, 60, 80);
+    assert_eq!(Plan::of(&very_low_contrast, &limits()).gain, MAX_GAIN, "the gain is limited");
     for level in [0, 90, 255] {
         let flat = Frame::filled(500, 500, [level; 3]);
-        assert_eq!(enhance(&flat, &limits()).frame, flat, "there is no contrast to stretch");
+        assert_eq!(enhance(&flat, &limits()).frame, flat, "an image of one level does not change");
     }
 }
 
@@ -71,25 +74,24 @@ fn contrast_is_stretched_only_if_low() {
 fn enhancement_matches_documented_formula() {
     let frame = scene(45, 37, 40, 210);
     let plan = Plan::of(&frame, &limits());
-    let found = enhance(&frame, &limits()).frame;
-    assert_eq!((found.width(), found.height()), (180, 148));
-    let expected = reference(&frame, &plan);
-    let worst = found.data().iter().zip(expected).map(|(a, b)| a.abs_diff(b)).max().unwrap();
-    assert!(worst <= 2, "{worst} grey levels apart");
+    let actual = enhance(&frame, &limits()).frame;
+    assert_eq!((actual.width(), actual.height()), (180, 148));
+    let expected = expected_levels(&frame, &plan);
+    let difference = actual.data().iter().zip(expected).map(|(a, b)| a.abs_diff(b)).max().unwrap();
+    assert!(difference <= 2, "{difference} levels");
 }
 
 #[test]
 fn enhances_images_of_every_size() {
     for (width, height) in [(1, 1), (1, 50), (50, 1), (2, 3), (399, 2), (9, 399)] {
         let enhanced = enhance(&scene(width, height, 10, 200), &limits());
-        let wanted = (width as f32 * enhanced.scale).round() as u32;
-        assert_eq!(enhanced.frame.width(), wanted, "{width}x{height}");
+        let expected = (width as f32 * enhanced.scale).round() as u32;
+        assert_eq!(enhanced.frame.width(), expected, "{width}x{height}");
     }
 }
 
-/// Computes the three steps from their definitions in 64-bit floats, rounded to bytes where the
-/// documentation specifies it.
-fn reference(frame: &Frame, plan: &Plan) -> Vec<u8> {
+/// Computes the three steps directly from their definitions, with 64-bit floats.
+fn expected_levels(frame: &Frame, plan: &Plan) -> Vec<u8> {
     let round = |v: f64| (v.clamp(0.0, 255.0) + 0.5).floor();
     let (width, height) = (frame.width() as usize, frame.height() as usize);
     let (wide, high) = (plan.size.0 as usize, plan.size.1 as usize);
@@ -107,26 +109,26 @@ fn reference(frame: &Frame, plan: &Plan) -> Vec<u8> {
         let mut enlarged = vec![0.0; wide * high];
         for (y, line) in enlarged.chunks_exact_mut(wide).enumerate() {
             let row: Vec<f64> = columns.iter().map(|column| round(column[y])).collect();
-            for (value, new) in line.iter_mut().zip(enlarge(&row, wide)) {
-                *value = round(new);
+            for (value, level) in line.iter_mut().zip(enlarge(&row, wide)) {
+                *value = round(level);
             }
         }
-        let weight = |d: isize| (-(d as f64).powi(2) / (2.0 * f64::from(SIGMA).powi(2))).exp();
-        let reach = RADIUS as isize;
-        let whole: f64 = (-reach..=reach).map(weight).sum();
+        let weight = |d: isize| (-(d as f64).powi(2) / (2.0 * f64::from(BLUR_SIGMA).powi(2))).exp();
+        let radius = BLUR_RADIUS as isize;
+        let weight_sum: f64 = (-radius..=radius).map(weight).sum();
         let at = |x: isize, y: isize| {
             enlarged[y.clamp(0, high as isize - 1) as usize * wide + x.clamp(0, wide as isize - 1) as usize]
         };
         for y in 0..high {
             for x in 0..wide {
                 let mut blurred = 0.0;
-                for dy in -reach..=reach {
-                    for dx in -reach..=reach {
+                for dy in -radius..=radius {
+                    for dx in -radius..=radius {
                         blurred += at(x as isize + dx, y as isize + dy) * weight(dx) * weight(dy);
                     }
                 }
                 let level = enlarged[y * wide + x];
-                let sharp = level + f64::from(AMOUNT) * (level - blurred / (whole * whole));
+                let sharp = level + f64::from(UNSHARP_AMOUNT) * (level - blurred / (weight_sum * weight_sum));
                 out[(y * wide + x) * 3 + channel] = round(sharp) as u8;
             }
         }
@@ -134,7 +136,7 @@ fn reference(frame: &Frame, plan: &Plan) -> Vec<u8> {
     out
 }
 
-/// Enlarges a line with three lobes of Lanczos; pixels outside the image have weight 0.
+/// Enlarges a row or column with a Lanczos kernel of three lobes. Pixels outside have weight 0.
 fn enlarge(line: &[f64], length: usize) -> Vec<f64> {
     let sinc = |x: f64| {
         let x = x * std::f64::consts::PI;

@@ -1,16 +1,17 @@
-//! Tests geometric properties that must hold for all inputs, and that views cover the image, stay
-//! inside it, and report which faces they cut.
+//! Tests geometric properties that must hold for all inputs. Tests that views cover the image, are
+//! inside it, and detect which faces they cut.
 use proptest::prelude::*;
 use vision::{
-    ARCFACE_TEMPLATE, Detection, Frame, Landmarks, Letterbox, Point, Rect, Similarity, View, crop, nms,
+    ARCFACE_TEMPLATE, Detection, Frame, Landmarks, Letterbox, Point, Rect, SimilarityTransform, View, crop,
+    nms,
 };
 
 fn points() -> impl Strategy<Value = Landmarks> {
     prop::array::uniform5((0.0f32..2000.0, 0.0f32..2000.0).prop_map(|(x, y)| Point { x, y }))
 }
 
-fn boxes(reach: f32) -> impl Strategy<Value = Rect> {
-    let numbers = (-50.0..reach, -50.0..reach, 1.0..reach, 1.0..reach);
+fn boxes(max: f32) -> impl Strategy<Value = Rect> {
+    let numbers = (-50.0..max, -50.0..max, 1.0..max, 1.0..max);
     numbers.prop_map(|(x, y, width, height)| Rect { x, y, width, height })
 }
 
@@ -34,10 +35,10 @@ fn frames() -> impl Strategy<Value = Frame> {
 fn clipping_keeps_inside_boxes_and_drops_outside_boxes() {
     let image = (535, 400);
     let inside = Rect { x: 12.3, y: 0.0, width: 500.1, height: 400.0 };
-    assert_eq!(inside.clipped(image), Some(inside));
-    let beyond = Rect { x: 500.0, y: -6.0, width: 63.0, height: 420.0 };
-    assert_eq!(beyond.clipped(image), Some(Rect { x: 500.0, y: 0.0, width: 35.0, height: 400.0 }));
-    for nothing in [
+    assert_eq!(inside.clip_to(image), Some(inside));
+    let partly_outside = Rect { x: 500.0, y: -6.0, width: 63.0, height: 420.0 };
+    assert_eq!(partly_outside.clip_to(image), Some(Rect { x: 500.0, y: 0.0, width: 35.0, height: 400.0 }));
+    for outside_or_invalid in [
         Rect { x: 535.0, ..inside },
         Rect { x: -500.1, ..inside },
         Rect { width: 0.0, ..inside },
@@ -45,13 +46,13 @@ fn clipping_keeps_inside_boxes_and_drops_outside_boxes() {
         Rect { width: f32::NAN, ..inside },
         Rect { x: f32::NEG_INFINITY, ..inside },
     ] {
-        assert_eq!(nothing.clipped(image), None, "{nothing:?}");
+        assert_eq!(outside_or_invalid.clip_to(image), None, "{outside_or_invalid:?}");
     }
 }
 
 proptest! {
     #[test]
-    fn letterbox_fills_one_side_and_restores_coordinates(
+    fn letterbox_fills_one_side_and_maps_coordinates_to_image(
         image in (1u32..9000, 1u32..9000), side in 32u32..1600, bbox in boxes(600.0), landmarks in points(),
     ) {
         let fitted = Letterbox::fit(image, (side, side));
@@ -59,72 +60,71 @@ proptest! {
         prop_assert!((1..=side).contains(&width) && (1..=side).contains(&height));
         prop_assert!(width == side || height == side);
 
-        let forth = |v: f32| v * fitted.scale;
+        let to_canvas = |v: f32| v * fitted.scale;
         let detection = Detection { bbox, det_score: 0.5, landmarks };
         let on_canvas = Detection {
             bbox: Rect {
-                x: forth(bbox.x), y: forth(bbox.y), width: forth(bbox.width), height: forth(bbox.height),
+                x: to_canvas(bbox.x), y: to_canvas(bbox.y), width: to_canvas(bbox.width), height: to_canvas(bbox.height),
             },
             det_score: 0.5,
-            landmarks: landmarks.map(|p| Point { x: forth(p.x), y: forth(p.y) }),
+            landmarks: landmarks.map(|p| Point { x: to_canvas(p.x), y: to_canvas(p.y) }),
         };
-        let back = fitted.restore(&on_canvas);
-        let close = |a: f32, b: f32| (a - b).abs() <= 1e-3 + b.abs() * 1e-5;
-        prop_assert!(close(back.bbox.x, detection.bbox.x) && close(back.bbox.height, detection.bbox.height));
-        for (a, b) in back.landmarks.iter().zip(&detection.landmarks) {
-            prop_assert!(close(a.x, b.x) && close(a.y, b.y));
+        let mapped = fitted.map_to_image(&on_canvas);
+        let is_close = |a: f32, b: f32| (a - b).abs() <= 1e-3 + b.abs() * 1e-5;
+        prop_assert!(is_close(mapped.bbox.x, detection.bbox.x) && is_close(mapped.bbox.height, detection.bbox.height));
+        for (a, b) in mapped.landmarks.iter().zip(&detection.landmarks) {
+            prop_assert!(is_close(a.x, b.x) && is_close(a.y, b.y));
         }
-        prop_assert_eq!(back.det_score, detection.det_score);
+        prop_assert_eq!(mapped.det_score, detection.det_score);
     }
 
     #[test]
     fn clipped_boxes_lie_inside_image(bbox in boxes(600.0), image in (1u32..16_385, 1u32..700), zoom in 1.0f32..25.0) {
         let bbox = Rect { x: bbox.x * zoom, width: bbox.width * zoom, ..bbox };
         let whole = Rect { x: 0.0, y: 0.0, width: image.0 as f32, height: image.1 as f32 };
-        let Some(clipped) = bbox.clipped(image) else {
+        let Some(clipped) = bbox.clip_to(image) else {
             prop_assert!(bbox.intersection(&whole).area() < 1e-2, "{bbox:?} in {image:?}");
             return Ok(());
         };
         prop_assert!(clipped.width > 0.0 && clipped.height > 0.0);
-        // As a client sees it: shortest decimals, parsed with 64 bits.
-        let shown: Vec<f64> = [clipped.x, clipped.y, clipped.width, clipped.height]
+        // A client parses the shortest decimals with 64 bits.
+        let parsed: Vec<f64> = [clipped.x, clipped.y, clipped.width, clipped.height]
             .iter()
             .map(|value| serde_json::to_string(value).unwrap().parse().unwrap())
             .collect();
-        prop_assert!(shown[0] >= 0.0 && shown[0] + shown[2] <= f64::from(image.0), "{clipped:?} in {image:?}");
-        prop_assert!(shown[1] >= 0.0 && shown[1] + shown[3] <= f64::from(image.1), "{clipped:?} in {image:?}");
+        prop_assert!(parsed[0] >= 0.0 && parsed[0] + parsed[2] <= f64::from(image.0), "{clipped:?} in {image:?}");
+        prop_assert!(parsed[1] >= 0.0 && parsed[1] + parsed[3] <= f64::from(image.1), "{clipped:?} in {image:?}");
         let exact = |start: f32, length: f32| f64::from(start) + f64::from(length);
         prop_assert!(exact(clipped.x, clipped.width) <= f64::from(image.0));
         prop_assert!(exact(clipped.y, clipped.height) <= f64::from(image.1));
-        // Nothing else changes.
+        // Apart from rounding, the result is the intersection.
         let expected = bbox.intersection(&whole);
-        let close = |a: f32, b: f32| (a - b).abs() <= 2e-2;
-        prop_assert!(close(clipped.x, expected.x) && close(clipped.width, expected.width));
-        prop_assert!(close(clipped.y, expected.y) && close(clipped.height, expected.height));
-        prop_assert_eq!(clipped.clipped(image), Some(clipped));
+        let is_close = |a: f32, b: f32| (a - b).abs() <= 2e-2;
+        prop_assert!(is_close(clipped.x, expected.x) && is_close(clipped.width, expected.width));
+        prop_assert!(is_close(clipped.y, expected.y) && is_close(clipped.height, expected.height));
+        prop_assert_eq!(clipped.clip_to(image), Some(clipped));
     }
 
     #[test]
-    fn estimate_recovers_known_similarity(
+    fn estimate_recovers_known_transform(
         angle in -3.1f32..3.1, scale in 0.05f32..20.0, tx in -500.0f32..500.0, ty in -500.0f32..500.0,
     ) {
-        let known = Similarity { a: scale * angle.cos(), b: scale * angle.sin(), tx, ty };
-        let moved = ARCFACE_TEMPLATE.map(|p| known.apply(p));
-        let found = Similarity::estimate(&ARCFACE_TEMPLATE, &moved).unwrap();
+        let known = SimilarityTransform { a: scale * angle.cos(), b: scale * angle.sin(), tx, ty };
+        let transformed = ARCFACE_TEMPLATE.map(|p| known.apply(p));
+        let estimated = SimilarityTransform::estimate(&ARCFACE_TEMPLATE, &transformed).unwrap();
         for p in ARCFACE_TEMPLATE {
-            let (a, b) = (known.apply(p), found.apply(p));
-            prop_assert!(a.distance(b) < 1e-2 + scale * 1e-3, "{known:?} {found:?}");
+            let (a, b) = (known.apply(p), estimated.apply(p));
+            prop_assert!(a.distance(b) < 1e-2 + scale * 1e-3, "{known:?} {estimated:?}");
         }
     }
 
     #[test]
-    fn estimated_similarity_is_locally_optimal(from in points(), to in points(), nudge in prop::array::uniform4(-0.01f32..0.01)) {
-        let best = Similarity::estimate(&from, &to);
-        // Rejects the case. A test with too many rejected cases fails.
+    fn estimated_transform_is_locally_optimal(from in points(), to in points(), change in prop::array::uniform4(-0.01f32..0.01)) {
+        let best = SimilarityTransform::estimate(&from, &to);
         prop_assume!(best.is_some());
         let best = best.unwrap();
-        let other = Similarity { a: best.a + nudge[0], b: best.b + nudge[1], tx: best.tx + nudge[2], ty: best.ty + nudge[3] };
-        let cost = |s: &Similarity| -> f64 {
+        let other = SimilarityTransform { a: best.a + change[0], b: best.b + change[1], tx: best.tx + change[2], ty: best.ty + change[3] };
+        let cost = |s: &SimilarityTransform| -> f64 {
             from.iter().zip(&to).map(|(f, t)| f64::from(s.apply(*f).distance(*t)).powi(2)).sum()
         };
         prop_assert!(cost(&best) <= cost(&other) * (1.0 + 1e-5) + 1e-3);
@@ -132,15 +132,15 @@ proptest! {
 
     #[test]
     fn four_quarter_rotations_restore_image(frame in frames()) {
-        let once = crop::rotate(&frame, 90);
-        prop_assert_eq!((once.width(), once.height()), (frame.height(), frame.width()));
+        let rotated_once = crop::rotate(&frame, 90);
+        prop_assert_eq!((rotated_once.width(), rotated_once.height()), (frame.height(), frame.width()));
         // Clockwise: the top left corner moves to the top right.
-        prop_assert_eq!(once.pixel(once.width() - 1, 0), frame.pixel(0, 0));
-        let twice = crop::rotate(&once, 90);
-        prop_assert_eq!(&twice, &crop::rotate(&frame, 180));
-        let thrice = crop::rotate(&twice, 90);
-        prop_assert_eq!(&thrice, &crop::rotate(&frame, 270));
-        prop_assert_eq!(&crop::rotate(&thrice, 90), &frame);
+        prop_assert_eq!(rotated_once.pixel(rotated_once.width() - 1, 0), frame.pixel(0, 0));
+        let rotated_twice = crop::rotate(&rotated_once, 90);
+        prop_assert_eq!(&rotated_twice, &crop::rotate(&frame, 180));
+        let rotated_three_times = crop::rotate(&rotated_twice, 90);
+        prop_assert_eq!(&rotated_three_times, &crop::rotate(&frame, 270));
+        prop_assert_eq!(&crop::rotate(&rotated_three_times, 90), &frame);
         prop_assert_eq!(&crop::mirror(&crop::mirror(&frame)), &frame);
     }
 
@@ -149,8 +149,8 @@ proptest! {
         frame in frames(), x in -1e6f32..1e6, y in -100f32..100.0, width in 0f32..200.0, height in 0f32..200.0,
         margin in -1f32..2.0, side in 0u32..100,
     ) {
-        let cut = crop::face_crop(&frame, &Rect { x, y, width, height }, margin);
-        prop_assert!(cut.width() <= frame.width() && cut.height() <= frame.height());
+        let face_crop = crop::face_crop(&frame, &Rect { x, y, width, height }, margin);
+        prop_assert!(face_crop.width() <= frame.width() && face_crop.height() <= frame.height());
         let small = crop::thumbnail(&frame, side);
         prop_assert!(small.width().max(small.height()) <= side.max(1));
         prop_assert!(small.width() <= frame.width() && small.height() <= frame.height());
@@ -163,18 +163,17 @@ proptest! {
         for (i, a) in kept.iter().enumerate() {
             prop_assert!(kept[i + 1..].iter().all(|b| a.bbox.iou(&b.bbox) <= iou));
         }
-        // Every dropped detection repeats one with at least the same score.
-        let repeats = |d: &Detection, k: &Detection| {
-            let inside = |p: &&Point| {
+        // Every removed detection repeats one with at least the same score.
+        let is_repeat = |d: &Detection, k: &Detection| {
+            let is_inside = |p: &&Point| {
                 let (x, y) = (p.x - k.bbox.x, p.y - k.bbox.y);
                 (-1e-3..=k.bbox.width + 1e-3).contains(&x) && (-1e-3..=k.bbox.height + 1e-3).contains(&y)
             };
-            let part = d.bbox.intersection(&k.bbox).area() > 0.6 * d.bbox.area();
-            k.bbox.iou(&d.bbox) > iou || (part && d.landmarks.iter().filter(inside).count() >= 4)
+            let is_part = d.bbox.intersection(&k.bbox).area() > 0.6 * d.bbox.area();
+            k.bbox.iou(&d.bbox) > iou || (is_part && d.landmarks.iter().filter(is_inside).count() >= 4)
         };
         for d in &found {
-            let covered = kept.iter().any(|k| k == d || (k.det_score >= d.det_score && repeats(d, k)));
-            prop_assert!(covered);
+            prop_assert!(kept.iter().any(|k| k == d || (k.det_score >= d.det_score && is_repeat(d, k))));
         }
     }
 }
@@ -196,8 +195,8 @@ proptest! {
         let whole = View::whole((width, height), CANVAS);
         let scale = f64::from(whole.letterbox.scale) * f64::from(1 << doublings);
         let tiles = View::tiles((width, height), CANVAS, scale);
-        // The overlap minus a margin on each side. The views of half the scale show larger faces at
-        // half of this size.
+        // The largest face is the overlap without a margin on each side. The views of half the
+        // scale contain larger faces.
         let side = (side * (0.2 / 1.2) * (640.0 / scale) as f32 - 2.0).max(1.0).min(width.min(height) as f32);
         let bbox = Rect {
             x: x * (width as f32 - side),
@@ -220,12 +219,12 @@ proptest! {
             prop_assert!(r.x + r.width <= width && r.y + r.height <= height);
             prop_assert_eq!(tile.letterbox.canvas, CANVAS);
         }
-        for corner in [(0, 0), (width - 1, 0), (0, height - 1), (width - 1, height - 1), (width / 2, height / 2)] {
-            let covered = tiles.iter().any(|tile| {
+        for (x, y) in [(0, 0), (width - 1, 0), (0, height - 1), (width - 1, height - 1), (width / 2, height / 2)] {
+            let is_covered = tiles.iter().any(|tile| {
                 let r = tile.region;
-                (r.x..r.x + r.width).contains(&corner.0) && (r.y..r.y + r.height).contains(&corner.1)
+                (r.x..r.x + r.width).contains(&x) && (r.y..r.y + r.height).contains(&y)
             });
-            prop_assert!(covered);
+            prop_assert!(is_covered);
         }
     }
 }
@@ -249,11 +248,11 @@ fn view_around_box_centres_it_inside_image() {
 }
 
 #[test]
-fn fitting_image_is_one_tile() {
+fn image_that_fits_canvas_is_one_tile() {
     let tiles = View::tiles((640, 400), CANVAS, 1.0);
     assert_eq!(tiles, [View::whole((640, 400), CANVAS)]);
     assert!(tiles[0].is_whole());
-    // Two tiles that share a fifth of a canvas.
+    // Two tiles that overlap by a fifth of a canvas.
     let two = View::tiles((1152, 640), CANVAS, 1.0);
     assert_eq!(
         two.iter().map(|tile| (tile.region.x, tile.region.width)).collect::<Vec<_>>(),
@@ -265,27 +264,27 @@ fn fitting_image_is_one_tile() {
 fn only_tile_borders_inside_image_cut_boxes() {
     let tiles = View::tiles((1152, 640), CANVAS, 1.0);
     let at = |x: f32, y: f32| Rect { x, y, width: 100.0, height: 100.0 };
-    // A detector's box may extend outside the image; that is not a cut.
+    // A box that extends outside the image is not cut.
     assert!(!tiles[0].cuts(&at(-20.0, -30.0)) && !tiles[1].cuts(&at(1090.0, 560.0)));
     assert!(!tiles[0].cuts(&at(520.0, 100.0)) && tiles[0].cuts(&at(535.0, 100.0)));
     assert!(!tiles[1].cuts(&at(530.0, 100.0)) && tiles[1].cuts(&at(515.0, 100.0)));
 }
 
 #[test]
-fn tile_coordinates_are_restored_to_image() {
+fn tile_coordinates_are_mapped_to_image() {
     let frame =
         Frame::new(1152, 640, (0..1152 * 640).flat_map(|i| [(i % 251) as u8, (i / 1152) as u8, 7]).collect());
     let frame = frame.unwrap();
     let tile = View::tiles((1152, 640), CANVAS, 1.0)[1];
-    let cut = tile.crop(&frame);
-    assert_eq!((cut.width(), cut.height(), cut.pixel(8, 9)), (640, 640, frame.pixel(520, 9)));
-    assert_eq!(tile.letterbox.draw(&cut).pixel(8, 9), frame.pixel(520, 9));
-    let restored = tile.restore(&face(Rect { x: 8.0, y: 9.0, width: 64.0, height: 64.0 }));
-    assert_eq!(restored.bbox, Rect { x: 520.0, y: 9.0, width: 64.0, height: 64.0 });
-    assert_eq!(restored.landmarks[2], Point { x: 552.0, y: 41.0 });
+    let crop = tile.crop(&frame);
+    assert_eq!((crop.width(), crop.height(), crop.pixel(8, 9)), (640, 640, frame.pixel(520, 9)));
+    assert_eq!(tile.letterbox.draw(&crop).pixel(8, 9), frame.pixel(520, 9));
+    let mapped = tile.map_to_image(&face(Rect { x: 8.0, y: 9.0, width: 64.0, height: 64.0 }));
+    assert_eq!(mapped.bbox, Rect { x: 520.0, y: 9.0, width: 64.0, height: 64.0 });
+    assert_eq!(mapped.landmarks[2], Point { x: 552.0, y: 41.0 });
 
     let small = View::small((1152, 640), (192, 192), CANVAS);
     assert_eq!((small.letterbox.content, small.letterbox.canvas), ((192, 106), CANVAS));
-    let restored = small.restore(&face(Rect { x: 0.0, y: 0.0, width: 192.0, height: 106.0 }));
-    assert!((restored.bbox.width - 1152.0).abs() < 10.0, "{restored:?}");
+    let mapped = small.map_to_image(&face(Rect { x: 0.0, y: 0.0, width: 192.0, height: 106.0 }));
+    assert!((mapped.bbox.width - 1152.0).abs() < 10.0, "{mapped:?}");
 }

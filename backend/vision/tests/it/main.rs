@@ -1,5 +1,5 @@
-//! Tests of the crate in one test program, so that they are linked once. Tests that need a process
-//! of their own are beside this folder.
+//! Tests of the crate in one program, so that they are linked once. Tests that need their own
+//! process are in the parent folder.
 #![allow(clippy::unwrap_used)]
 
 mod decode;

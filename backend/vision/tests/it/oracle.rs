@@ -1,5 +1,5 @@
-//! Tests agreement with the reference implementations on the photographs: decoding, statistics,
-//! alignment, quality, hashes.
+//! Compares decoding, statistics, alignment, quality and hashes of photographs with the results of
+//! the reference implementations.
 
 use serde_json::Value;
 use vision::quality::{GreyStatistics, assess, grey_statistics};
@@ -18,12 +18,12 @@ fn numbers(value: &Value) -> Vec<f32> {
     value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap() as f32).collect()
 }
 
-/// Reads a face of the reference detector (SCRFD at 640).
-fn detection(face: &Value) -> Detection {
+/// Returns a face of the reference detector (SCRFD at 640).
+fn oracle_detection(face: &Value) -> Detection {
     let corners = numbers(&face["bbox_xyxy"]);
     let flat = numbers(&face["landmarks"]);
     let landmarks: Landmarks = std::array::from_fn(|i| Point { x: flat[2 * i], y: flat[2 * i + 1] });
-    let [x, y, right, bottom] = corners[..] else { panic!("four corners") };
+    let [x, y, right, bottom] = corners[..] else { panic!("the box must have four numbers") };
     let bbox = Rect { x, y, width: right - x, height: bottom - y };
     Detection { bbox, det_score: face["score"].as_f64().unwrap() as f32, landmarks }
 }
@@ -31,61 +31,60 @@ fn detection(face: &Value) -> Detection {
 /// Returns the report of the first face of a photograph.
 fn report(oracle: &Value, name: &str, profile: Profile) -> QualityReport {
     let frame = photograph(name);
-    let detection = detection(&oracle[name]["scrfd_640"][0]);
+    let detection = oracle_detection(&oracle[name]["scrfd_640"][0]);
     let chip = vision::norm_crop(&frame, &detection.landmarks, 112).unwrap();
     assess(&chip, &detection, (frame.width(), frame.height()), profile)
 }
 
 /// Returns the statistics that differ by more than 1 %. Enlarged faces of a few pixels have a
-/// Laplacian variance near zero. Grey-level differences between JPEG decoders dominate it, hence
-/// the absolute term.
-fn disagreements(ours: &GreyStatistics, theirs: &Value) -> Vec<String> {
+/// Laplacian variance near zero, for which an absolute difference is allowed.
+fn differences(actual: &GreyStatistics, expected: &Value) -> Vec<String> {
     let pairs = [
-        ("laplacian_variance", ours.laplacian_variance, 0.25),
-        ("tenengrad", ours.tenengrad, 0.0),
-        ("mean", ours.mean, 0.0),
-        ("std", ours.std, 0.0),
+        ("laplacian_variance", actual.laplacian_variance, 0.25),
+        ("tenengrad", actual.tenengrad, 0.0),
+        ("mean", actual.mean, 0.0),
+        ("std", actual.std, 0.0),
     ];
-    let off = pairs.into_iter().filter_map(|(name, value, slack)| {
-        let reference = theirs[name].as_f64().unwrap();
-        let agrees = (value - reference).abs() <= (reference * 0.01).max(slack);
-        (!agrees).then(|| format!("{name} is {value}, not {reference}"))
+    let differences = pairs.into_iter().filter_map(|(name, value, max_difference)| {
+        let reference = expected[name].as_f64().unwrap();
+        let is_close = (value - reference).abs() <= (reference * 0.01).max(max_difference);
+        (!is_close).then(|| format!("{name} is {value}, not {reference}"))
     });
-    off.collect()
+    differences.collect()
 }
 
 #[testing::needs(shared)]
 #[test]
 fn photograph_sizes_and_statistics_match_reference() {
     let oracle = testing::oracle();
-    let mut off = Vec::new();
+    let mut failures = Vec::new();
     for (name, expected) in oracle.as_object().unwrap() {
         let frame = photograph(name);
         assert_eq!(expected["width"], frame.width(), "{name}");
         assert_eq!(expected["height"], frame.height(), "{name}");
-        let found = disagreements(&grey_statistics(&frame), &expected["image_quality"]);
-        off.extend(found.iter().map(|what| format!("{name}: {what}")));
+        let found = differences(&grey_statistics(&frame), &expected["image_quality"]);
+        failures.extend(found.iter().map(|difference| format!("{name}: {difference}")));
     }
-    assert!(off.is_empty(), "{off:#?}");
+    assert!(failures.is_empty(), "{failures:#?}");
 }
 
 #[testing::needs(shared)]
 #[test]
 fn aligned_face_statistics_match_reference() {
     let oracle = testing::oracle();
-    let mut off = Vec::new();
+    let mut failures = Vec::new();
     let mut faces = 0;
     for (name, expected) in oracle.as_object().unwrap() {
         let frame = photograph(name);
         for (index, face) in expected["scrfd_640"].as_array().unwrap().iter().enumerate() {
-            let chip = vision::norm_crop(&frame, &detection(face).landmarks, 112).unwrap();
+            let chip = vision::norm_crop(&frame, &oracle_detection(face).landmarks, 112).unwrap();
             faces += 1;
-            let found = disagreements(&grey_statistics(&chip), &face["crop_quality"]);
-            off.extend(found.iter().map(|what| format!("{name}[{index}]: {what}")));
+            let found = differences(&grey_statistics(&chip), &face["crop_quality"]);
+            failures.extend(found.iter().map(|difference| format!("{name}[{index}]: {difference}")));
         }
     }
     assert!(faces > 500, "{faces}");
-    assert!(off.is_empty(), "{off:#?}");
+    assert!(failures.is_empty(), "{failures:#?}");
 }
 
 #[testing::needs(shared)]
@@ -121,8 +120,8 @@ fn pose_distinguishes_turned_heads_from_frontal() {
     assert!(lowered.pitch < frontal.pitch - 15.0, "{lowered:?}");
     let raised = pose("pose_rise_face.jpeg");
     assert!(raised.pitch > frontal.pitch + 25.0 && raised.pitch > 20.0, "{raised:?}");
-    for turned in [left, lowered, raised] {
-        assert!(turned.value < frontal.value - 0.15, "{turned:?}");
+    for pose in [left, lowered, raised] {
+        assert!(pose.value < frontal.value - 0.15, "{pose:?}");
     }
     // The same photograph, rotated by a quarter turn.
     assert!((pose("rotate_rot_90.jpg").roll - 90.0).abs() < 15.0);
@@ -151,25 +150,26 @@ fn blurred(frame: &Frame, radius: i64) -> Frame {
 
 #[testing::needs(shared)]
 #[test]
-fn blur_and_darkness_lower_their_measures() {
+fn blur_and_darkness_lower_quality_scores() {
     let oracle = testing::oracle();
     let frame = photograph("obama.jpg");
-    let detection = detection(&oracle["obama.jpg"]["scrfd_640"][0]);
+    let detection = oracle_detection(&oracle["obama.jpg"]["scrfd_640"][0]);
     let chip = vision::norm_crop(&frame, &detection.landmarks, 112).unwrap();
-    let judge = |chip: &Frame| assess(chip, &detection, (frame.width(), frame.height()), Profile::Standard);
+    let assess_chip =
+        |chip: &Frame| assess(chip, &detection, (frame.width(), frame.height()), Profile::Standard);
 
-    let softer: Vec<QualityReport> = (0..5).map(|radius| judge(&blurred(&chip, radius))).collect();
-    for pair in softer.windows(2) {
+    let blurrier: Vec<QualityReport> = (0..5).map(|radius| assess_chip(&blurred(&chip, radius))).collect();
+    for pair in blurrier.windows(2) {
         assert!(pair[1].blur.value < pair[0].blur.value && pair[1].sharpness.value < pair[0].sharpness.value);
         assert!(pair[1].overall < pair[0].overall);
     }
-    assert!(softer[4].reasons.contains(&"too_blurry".to_owned()));
+    assert!(blurrier[4].reasons.contains(&"too_blurry".to_owned()));
 
     let darker: Vec<QualityReport> = [1.0, 0.6, 0.45, 0.3, 0.15, 0.05]
         .map(|light: f32| {
             let mut dark = chip.clone();
             dark.data_mut().iter_mut().for_each(|v| *v = (f32::from(*v) * light) as u8);
-            judge(&dark)
+            assess_chip(&dark)
         })
         .to_vec();
     for pair in darker.windows(2) {
@@ -180,7 +180,7 @@ fn blur_and_darkness_lower_their_measures() {
 }
 
 /// Groups of files that contain the same photograph.
-const SAME: [&[&str]; 2] =
+const SAME_PHOTOGRAPH: [&[&str]; 2] =
     [&["obama-240p.jpg", "obama-480p.jpg", "obama-1080p.jpg"], &["obama2.jpg", "32bit.png"]];
 
 #[testing::needs(shared)]
@@ -191,8 +191,10 @@ fn perceptual_hashes_match_only_copies() {
     assert_eq!(hashes.len(), 47);
     for (i, (hash, name)) in hashes.iter().enumerate() {
         for (other, other_name) in &hashes[..i] {
-            let same = SAME.iter().any(|group| group.contains(&&**name) && group.contains(&&**other_name));
-            assert_eq!(hash.is_near(other), same, "{name} and {other_name}: {:?}", hash.distance(other));
+            let is_same = SAME_PHOTOGRAPH
+                .iter()
+                .any(|group| group.contains(&&**name) && group.contains(&&**other_name));
+            assert_eq!(hash.is_near(other), is_same, "{name} and {other_name}: {:?}", hash.distance(other));
         }
     }
 }
@@ -201,7 +203,7 @@ fn perceptual_hashes_match_only_copies() {
 #[test]
 fn edited_copies_are_near_duplicates() {
     for name in names() {
-        // A flat background with sensor noise has too little structure for any hash.
+        // This image is a uniform background with noise, which no hash can recognise.
         if name == "crop_no_face.png" {
             continue;
         }
@@ -209,11 +211,11 @@ fn edited_copies_are_near_duplicates() {
         let hash = PerceptualHashes::of(&frame);
         let (width, height) = (frame.width() as f32, frame.height() as f32);
         let inner = Rect { x: width * 0.025, y: height * 0.025, width: width * 0.95, height: height * 0.95 };
-        let stored = |quality| {
+        let recompressed = |quality| {
             vision::decode(&vision::encode::jpeg(&frame, quality), &Limits::default()).unwrap().frame
         };
         let copies = [
-            ("re-compressed", stored(30)),
+            ("recompressed", recompressed(30)),
             ("halved", vision::crop::thumbnail(&frame, frame.width().max(frame.height()) / 2)),
             ("thumbnail", vision::crop::thumbnail(&frame, 160)),
             ("watermarked", watermarked(&frame)),
@@ -236,8 +238,8 @@ fn watermarked(frame: &Frame) -> Frame {
     for y in height - high - height / 50..height - height / 50 {
         for x in width - wide - width / 50..width - width / 50 {
             let at = ((y * width + x) * 3) as usize;
-            let bar = x / (high / 3).max(1) % 2 == 0;
-            marked.data_mut()[at..at + 3].fill(if bar { 255 } else { 128 });
+            let is_bar = x / (high / 3).max(1) % 2 == 0;
+            marked.data_mut()[at..at + 3].fill(if is_bar { 255 } else { 128 });
         }
     }
     marked

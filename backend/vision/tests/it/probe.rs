@@ -1,4 +1,4 @@
-//! Tests what the header of a file reports before the file is decoded.
+//! Tests the predictions of `probe`, which reads only the header of a file.
 
 use crate::{fixture, fixtures};
 use image::{ColorType, ImageEncoder};
@@ -9,17 +9,15 @@ fn probe_predicts_decoded_image() {
     let all = fixtures();
     assert!(all.len() > 25, "{}", all.len());
     for (name, bytes) in all {
-        let head = probe(&bytes, &Limits::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let header = probe(&bytes, &Limits::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
         let decoded = decode(&bytes, &Limits::default()).unwrap();
-        assert_eq!(head.format, decoded.format, "{name}");
-        assert_eq!((head.width, head.height), (decoded.frame.width(), decoded.frame.height()), "{name}");
-        assert_eq!(head.decoded_bytes(), decoded.frame.data().len() as u64, "{name}");
-        assert!(head.decoding_bytes() >= head.decoded_bytes(), "{name}");
+        assert_eq!(header.format, decoded.format, "{name}");
+        assert_eq!((header.width, header.height), (decoded.frame.width(), decoded.frame.height()), "{name}");
+        assert_eq!(header.decoded_bytes(), decoded.frame.data().len() as u64, "{name}");
+        assert!(header.decoding_bytes() >= header.decoded_bytes(), "{name}");
     }
 }
 
-/// Tests with several limits and with truncated files. If `probe` fails, `decode` must fail with
-/// the same error.
 #[test]
 fn decode_fails_with_same_error_as_probe() {
     let tight = [
@@ -35,19 +33,19 @@ fn decode_fails_with_same_error_as_probe() {
             assert_eq!(error.reason().code(), code, "{name}");
         }
         for length in (0..bytes.len()).step_by(7) {
-            let cut = &bytes[..length];
-            if let Err(error) = probe(cut, &Limits::default()) {
-                assert_eq!(error, decode(cut, &Limits::default()).unwrap_err(), "{name} cut at {length}");
+            let truncated = &bytes[..length];
+            if let Err(error) = probe(truncated, &Limits::default()) {
+                assert_eq!(error, decode(truncated, &Limits::default()).unwrap_err(), "{name} at {length}");
             }
         }
     }
     assert_eq!(probe(b"<html>", &Limits::default()), Err(DecodeError::NotAnImage));
 }
 
-/// Returns the bytes per pixel that decoding allocates.
-fn each(bytes: &[u8]) -> u64 {
-    let head = probe(bytes, &Limits::default()).unwrap();
-    head.decoding_bytes() / (head.decoded_bytes() / 3)
+/// Returns the number of bytes per pixel that decoding allocates.
+fn bytes_per_pixel(bytes: &[u8]) -> u64 {
+    let header = probe(bytes, &Limits::default()).unwrap();
+    header.decoding_bytes() / (header.decoded_bytes() / 3)
 }
 
 fn png(color: ColorType) -> Vec<u8> {
@@ -59,23 +57,22 @@ fn png(color: ColorType) -> Vec<u8> {
 }
 
 #[test]
-fn decoding_bytes_include_decoder_buffers() {
-    // The decoder's output is used without conversion.
-    assert_eq!(each(&encode::jpeg(&Frame::filled(64, 32, [9; 3]), 90)), 3);
-    assert_eq!(each(&png(ColorType::Rgb8)), 3);
-    // The decoder's output and the result made from it.
-    assert_eq!(each(&png(ColorType::Rgba8)), 7);
-    assert_eq!(each(&png(ColorType::Rgba16)), 11);
-    assert_eq!(each(&png(ColorType::L8)), 4);
-    // The result and the coefficients. The progressive file has coefficients of three components;
-    // the grey file has none.
-    assert_eq!(each(&fixture("progressive.jpg")), 9);
-    assert_eq!(each(&fixture("grey.jpg")), 3);
-    let mut turned = fixture("baseline_444.jpg");
+fn predicted_bytes_include_decoder_buffers() {
+    // The output of the decoder is used without conversion.
+    assert_eq!(bytes_per_pixel(&encode::jpeg(&Frame::filled(64, 32, [9; 3]), 90)), 3);
+    assert_eq!(bytes_per_pixel(&png(ColorType::Rgb8)), 3);
+    // The output of the decoder is converted to another image.
+    assert_eq!(bytes_per_pixel(&png(ColorType::Rgba8)), 7);
+    assert_eq!(bytes_per_pixel(&png(ColorType::Rgba16)), 11);
+    assert_eq!(bytes_per_pixel(&png(ColorType::L8)), 4);
+    // The decoder of a progressive file keeps the coefficients of three components.
+    assert_eq!(bytes_per_pixel(&fixture("progressive.jpg")), 9);
+    assert_eq!(bytes_per_pixel(&fixture("grey.jpg")), 3);
+    let mut rotated = fixture("baseline_444.jpg");
     let exif = b"\xff\xe1\0\x22Exif\0\0MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0";
-    turned.splice(2..2, exif.iter().copied());
-    assert_eq!(decode(&turned, &Limits::default()).unwrap().frame.width(), 32, "the orientation is applied");
-    assert_eq!(each(&turned), 6);
-    assert!(each(&fixture("animated.webp")) > each(&fixture("lossless.webp")));
+    rotated.splice(2..2, exif.iter().copied());
+    assert_eq!(decode(&rotated, &Limits::default()).unwrap().frame.width(), 32, "the image is rotated");
+    assert_eq!(bytes_per_pixel(&rotated), 6);
+    assert!(bytes_per_pixel(&fixture("animated.webp")) > bytes_per_pixel(&fixture("lossless.webp")));
     assert_eq!(probe(&fixture("animated.gif"), &Limits::default()).unwrap().format, Format::Gif);
 }

@@ -6,7 +6,7 @@ use pipeline::VideoOptions;
 use std::path::{Path, PathBuf};
 use video::Sampling;
 
-const NO_VIDEO: &str = "--operation video requires a video file: facecrawl bench --operation video FILE. In a checkout of \
+const NO_VIDEO_FILE: &str = "--operation video requires a video file: facecrawl bench --operation video FILE. In a checkout of \
                         the source, `cargo run --release -p facecrawl-testing --example draw -- film film.mp4 --width \
                         1920 --height 1080 --minutes 10` writes one";
 
@@ -17,8 +17,8 @@ pub struct BenchArgs {
     #[arg(value_name = "FILE")]
     pub(super) file: Option<PathBuf>,
     /// Operation to measure; video is not part of all
-    #[arg(long, default_value = "all", value_name = "OPERATION", value_parser = Selection::parser())]
-    pub(super) operation: Selection,
+    #[arg(long, default_value = "all", value_name = "OPERATION", value_parser = OperationSelection::parser())]
+    pub(super) operation: OperationSelection,
     /// Size of the images: small (320x240), medium (1280x720), large (3840x2160) or all [default:
     /// all; with --images, their original size]
     #[arg(long, value_name = "SIZE", value_parser = Sizes::parser())]
@@ -60,15 +60,15 @@ pub struct BenchArgs {
     pub(super) json: Option<PathBuf>,
 }
 
-/// What `--operation` selects.
+/// The operations that `--operation` selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Selection {
+pub(super) enum OperationSelection {
     One(BenchTarget),
     Video,
     All,
 }
 
-impl Selection {
+impl OperationSelection {
     fn parser() -> impl TypedValueParser<Value = Self> {
         let names = BenchTarget::ALL.map(BenchTarget::name).into_iter().chain(["video", "all"]);
         PossibleValuesParser::new(names).map(|name| {
@@ -99,21 +99,21 @@ impl BenchArgs {
 
     pub(super) fn targets(&self) -> Vec<BenchTarget> {
         match self.operation {
-            Selection::One(target) => vec![target],
-            // A video uses the same devices.
-            Selection::Video => vec![BenchTarget::Pipeline],
-            Selection::All => BenchTarget::ALL.to_vec(),
+            OperationSelection::One(target) => vec![target],
+            // Videos use the devices of the pipeline.
+            OperationSelection::Video => vec![BenchTarget::Pipeline],
+            OperationSelection::All => BenchTarget::ALL.to_vec(),
         }
     }
 
-    pub(super) fn in_flight(&self) -> usize {
+    pub(super) fn concurrent_images(&self) -> usize {
         self.batch_size.unwrap_or(8) as usize
     }
 
     pub(super) fn plan(&self) -> Plan {
         Plan {
             targets: self.targets(),
-            batch_size: self.in_flight(),
+            batch_size: self.concurrent_images(),
             iterations: self.iterations.unwrap_or(10) as usize,
             warmup: self.warmup.unwrap_or(1) as usize,
         }
@@ -121,39 +121,39 @@ impl BenchArgs {
 
     /// Returns the plan for the video `file`. `options` are those that all samplings share.
     pub(super) fn video_plan(&self, file: PathBuf, options: VideoOptions) -> VideoPlan {
-        let usual = || vec![Sampling::Auto, Sampling::Keyframes, Sampling::Fps(5.0)];
-        let samplings = if self.sampling.is_empty() { usual() } else { self.sampling.clone() };
+        let default_samplings = || vec![Sampling::Auto, Sampling::Keyframes, Sampling::Fps(5.0)];
+        let samplings = if self.sampling.is_empty() { default_samplings() } else { self.sampling.clone() };
         let (iterations, warmup) = (self.iterations.unwrap_or(3) as usize, self.warmup.unwrap_or(0) as usize);
         VideoPlan { file, samplings, options, iterations, warmup }
     }
 
     /// Checks that the options belong to the operation.
     fn check_operation(&self) -> Result<(), UsageError> {
-        let of_images = [
+        let image_options = [
             ("--image-size", self.image_size.is_some()),
             ("--images", self.images.is_some()),
             ("--batch-size", self.batch_size.is_some()),
             ("--auto-batch", self.auto_batch),
             ("--plot", self.plot.is_some()),
         ];
-        let of_videos = [("FILE", self.file.is_some()), ("--sampling", !self.sampling.is_empty())];
-        if self.operation != Selection::Video {
-            let used = of_videos.into_iter().find(|(_, used)| *used);
+        let video_options = [("FILE", self.file.is_some()), ("--sampling", !self.sampling.is_empty())];
+        if self.operation != OperationSelection::Video {
+            let used = video_options.into_iter().find(|(_, used)| *used);
             return used.map_or(Ok(()), |(flag, _)| {
                 Err(UsageError(format!("{flag} is only for --operation video")))
             });
         }
-        if let Some((flag, _)) = of_images.into_iter().find(|(_, used)| *used) {
+        if let Some((flag, _)) = image_options.into_iter().find(|(_, used)| *used) {
             return Err(UsageError(format!("{flag} is not for --operation video")));
         }
         match &self.file {
-            None => Err(UsageError(NO_VIDEO.into())),
+            None => Err(UsageError(NO_VIDEO_FILE.into())),
             Some(file) if !file.is_file() => Err(UsageError(format!("{}: no such file", file.display()))),
             Some(_) => Ok(()),
         }
     }
 
-    /// Checks what can be checked before anything is measured.
+    /// Checks the options before anything is measured.
     pub(super) fn check(&self) -> Result<(), UsageError> {
         self.check_operation()?;
         if let Some(plot) = &self.plot
@@ -164,12 +164,12 @@ impl BenchArgs {
                 plot.display()
             )));
         }
-        let folder =
+        let has_folder =
             |path: &Path| path.parent().filter(|p| !p.as_os_str().is_empty()).is_none_or(Path::is_dir);
         let json = self.json.as_ref().filter(|path| path.as_os_str() != "-");
         for (flag, path) in [("--plot", &self.plot), ("--json", &json.cloned())] {
             if let Some(path) = path
-                && !folder(path)
+                && !has_folder(path)
             {
                 return Err(UsageError(format!("{flag} {}: its folder does not exist", path.display())));
             }

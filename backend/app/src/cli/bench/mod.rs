@@ -3,7 +3,7 @@
 mod args;
 mod table;
 pub(super) use self::args::BenchArgs;
-use self::args::Selection;
+use self::args::OperationSelection;
 use super::Exit;
 use crate::cli::options;
 use crate::config::{Settings, cores};
@@ -13,7 +13,7 @@ use crate::{output, telemetry};
 use anyhow::{Context, bail};
 use bench::{
     BatchSearch, BenchImages, BenchTarget, Counters, ImageSize, Plan, PlanReport, Process, Report,
-    SearchReport, Side, System, VideoPlanReport, VideoReport, measure, measure_video, svg,
+    SearchReport, Side, System, VideoPlanReport, VideoReport, draw_svg, measure, measure_video,
 };
 use inference::{Config, GpuBackend, Operation};
 use pipeline::{Analyzer, VideoOptions};
@@ -30,10 +30,10 @@ pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<
     if cfg!(debug_assertions) {
         notes.push("this is a debug build; its figures are not representative of a release build".to_owned());
     }
-    if args.operation == Selection::Video {
+    if args.operation == OperationSelection::Video {
         return run_video(settings, &args, &sides, &process, notes).await;
     }
-    let images = tokio::task::block_in_place(|| images(&args, settings))?;
+    let images = tokio::task::block_in_place(|| load_images(&args, settings))?;
     let plan = args.plan();
 
     let bar = output::image_bar((plan.targets.len() * images.len()) as u64);
@@ -56,13 +56,13 @@ pub(super) async fn run(settings: &Settings, args: BenchArgs) -> anyhow::Result<
     } else {
         None
     };
-    let system = system(settings, &sides);
-    let report = Report::new(results, auto_batch, reported(&args, &plan, &images), system, notes);
-    write(&args, &report)?;
-    let all =
+    let system = system_report(settings, &sides);
+    let report = Report::new(results, auto_batch, plan_report(&args, &plan, &images), system, notes);
+    write_report(&args, &report)?;
+    let results =
         report.benchmark_results.values().flat_map(|sizes| sizes.values()).flat_map(|sides| sides.values());
-    let (succeeded, failed) = all.fold((0, 0), |(s, f), result| (s + result.images, f + result.failed));
-    Ok(Exit::of(succeeded, failed))
+    let (succeeded, failed) = results.fold((0, 0), |(s, f), result| (s + result.images, f + result.failed));
+    Ok(Exit::from_counts(succeeded, failed))
 }
 
 async fn run_video(
@@ -87,31 +87,31 @@ async fn run_video(
     let report = VideoReport {
         benchmark_results: results,
         plan: VideoPlanReport::new(&plan, &index, &decoder),
-        system: system(settings, sides),
+        system: system_report(settings, sides),
         notes,
     };
     write_json_or(args, &report, || table::video_text(&report))?;
     let all = report.benchmark_results.values().flat_map(|samplings| samplings.values());
     let all = all.flat_map(|sides| sides.values());
     let (succeeded, failed) = all.fold((0, 0), |(s, f), side| (s + side.analyses, f + side.failed));
-    Ok(Exit::of(succeeded, failed))
+    Ok(Exit::from_counts(succeeded, failed))
 }
 
-fn images(args: &BenchArgs, settings: &Settings) -> anyhow::Result<Vec<BenchImages>> {
+fn load_images(args: &BenchArgs, settings: &Settings) -> anyhow::Result<Vec<BenchImages>> {
     let Some(folder) = &args.images else {
         let sizes = args.image_size.as_ref().map_or(&ImageSize::ALL[..], |sizes| &sizes.0);
         return Ok(sizes.iter().copied().map(BenchImages::drawn).collect());
     };
     let files = options::list_images(folder)?;
     let files = files.iter().map(|path| options::read_image(path)).collect::<Result<_, _>>()?;
-    let own = BenchImages::of(files, &settings.limits());
+    let given = BenchImages::of(files, &settings.image_limits());
     Ok(match &args.image_size {
-        None => vec![own],
-        Some(sizes) => sizes.0.iter().map(|size| own.scaled(*size)).collect(),
+        None => vec![given],
+        Some(sizes) => sizes.0.iter().map(|size| given.scaled(*size)).collect(),
     })
 }
 
-fn reported(args: &BenchArgs, plan: &Plan, images: &[BenchImages]) -> PlanReport {
+fn plan_report(args: &BenchArgs, plan: &Plan, images: &[BenchImages]) -> PlanReport {
     let drawn = || "drawn".to_owned();
     PlanReport {
         batch_size: plan.batch_size,
@@ -122,7 +122,7 @@ fn reported(args: &BenchArgs, plan: &Plan, images: &[BenchImages]) -> PlanReport
     }
 }
 
-fn system(settings: &Settings, sides: &[Side]) -> System {
+fn system_report(settings: &Settings, sides: &[Side]) -> System {
     // The last run is the GPU run, if there is one.
     let engine = sides.last().map(|side| side.analyzer.engine());
     let report = engine.map(inference::Engine::report);
@@ -146,10 +146,10 @@ fn system(settings: &Settings, sides: &[Side]) -> System {
     }
 }
 
-fn write(args: &BenchArgs, report: &Report) -> anyhow::Result<()> {
+fn write_report(args: &BenchArgs, report: &Report) -> anyhow::Result<()> {
     if let Some(path) = &args.plot {
-        let title = format!("facecrawl bench, {} images in flight", args.in_flight());
-        std::fs::write(path, svg(&report.benchmark_results, &title))
+        let title = format!("facecrawl bench, {} images in flight", args.concurrent_images());
+        std::fs::write(path, draw_svg(&report.benchmark_results, &title))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     write_json_or(args, report, || table::text(report))
@@ -163,14 +163,14 @@ fn write_json_or(
     text: impl FnOnce() -> String,
 ) -> anyhow::Result<()> {
     match &args.json {
-        Some(path) if path.as_os_str() == "-" => return output::json(report),
+        Some(path) if path.as_os_str() == "-" => return output::print_json(report),
         Some(path) => {
             let json = serde_json::to_string_pretty(report)?;
             std::fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
         }
         None => {}
     }
-    output::line(text())
+    output::print_line(text())
 }
 
 /// Starts the sides that the flags request, the CPU first. Also returns notes for the reader of the
@@ -179,7 +179,7 @@ async fn start_sides(settings: &Settings, args: &BenchArgs) -> anyhow::Result<(V
     let mut sides = Vec::new();
     let mut notes = Vec::new();
     if !args.gpu {
-        sides.push(side(settings, on_cpu(settings, args), false).await?);
+        sides.push(start_side(settings, cpu_config(settings, args), false).await?);
     }
     if args.no_gpu {
         return Ok((sides, notes));
@@ -202,8 +202,8 @@ async fn start_sides(settings: &Settings, args: &BenchArgs) -> anyhow::Result<(V
             return Ok((sides, notes));
         }
     }
-    let gpu = side(settings, on_gpu(settings, args), true).await?;
-    match why_no_gpu(&gpu, &args.targets()) {
+    let gpu = start_side(settings, gpu_config(settings, args), true).await?;
+    match missing_gpu_reason(&gpu, &args.targets()) {
         None => sides.push(gpu),
         Some(reason) if args.gpu => bail!("there is no GPU to measure: {reason}"),
         Some(reason) => notes.push(format!("no GPU was measured: {reason}")),
@@ -211,7 +211,7 @@ async fn start_sides(settings: &Settings, args: &BenchArgs) -> anyhow::Result<(V
     Ok((sides, notes))
 }
 
-async fn side(settings: &Settings, config: Config, gpu: bool) -> anyhow::Result<Side> {
+async fn start_side(settings: &Settings, config: Config, gpu: bool) -> anyhow::Result<Side> {
     let engine = start_engine_with(settings, config).await?;
     Ok(Side { gpu, analyzer: Analyzer::new(engine, crate::decoder::pipeline_config(settings)) })
 }
@@ -220,39 +220,39 @@ async fn side(settings: &Settings, config: Config, gpu: bool) -> anyhow::Result<
 /// benchmark measures speed, so no request may be rejected.
 fn with_large_queue(settings: &Settings, args: &BenchArgs) -> Config {
     let config = settings.inference();
-    let in_flight = args.in_flight().max(2 * config.gpu_batch_size);
+    let in_flight = args.concurrent_images().max(2 * config.gpu_batch_size);
     // A process loads one library, which both the CPU run and the GPU run use.
-    let dylib_path = settings.library(!args.no_gpu);
+    let dylib_path = settings.onnx_runtime_library(!args.no_gpu);
     Config { queue_capacity: config.queue_capacity.max(64 * in_flight), dylib_path, ..config }
 }
 
 /// Returns a configuration that runs everything on the CPU, regardless of the variables.
-fn on_cpu(settings: &Settings, args: &BenchArgs) -> Config {
+fn cpu_config(settings: &Settings, args: &BenchArgs) -> Config {
     Config { gpu_operations: Vec::new(), force_gpu_only: false, ..with_large_queue(settings, args) }
 }
 
 /// Returns a configuration that runs on the GPU all operations except those that are disabled by
 /// their own variable. An operation specified on the command line always runs on the GPU. A
 /// fallback to the CPU is reported, and is not an error.
-fn on_gpu(settings: &Settings, args: &BenchArgs) -> Config {
+fn gpu_config(settings: &Settings, args: &BenchArgs) -> Config {
     let selected = |operation: &Operation| {
-        settings.gpu.of(*operation) != Some(false)
-            || args.operation == Selection::One(BenchTarget::Operation(*operation))
+        settings.gpu.operation_variable(*operation) != Some(false)
+            || args.operation == OperationSelection::One(BenchTarget::Operation(*operation))
     };
     let operations = Operation::ALL.into_iter().filter(selected).collect();
     Config { gpu_operations: operations, force_gpu_only: false, ..with_large_queue(settings, args) }
 }
 
 /// Returns why none of the operations of `targets` runs on a GPU, or `None` if one does.
-fn why_no_gpu(side: &Side, targets: &[BenchTarget]) -> Option<String> {
+fn missing_gpu_reason(side: &Side, targets: &[BenchTarget]) -> Option<String> {
     let operations = side.analyzer.engine().operations();
     let mut reasons: Vec<String> = Vec::new();
     for target in targets {
-        let about = match target {
+        let used_operations = match target {
             BenchTarget::Operation(operation) => std::slice::from_ref(operation),
-            BenchTarget::Pipeline => target.uses(),
+            BenchTarget::Pipeline => target.operations(),
         };
-        for operation in about {
+        for operation in used_operations {
             let Some(report) = operations.iter().find(|report| report.operation == operation.name()) else {
                 continue;
             };
@@ -285,11 +285,11 @@ async fn search_batch_size(
         if let Some(side) = cpu {
             return Ok(Ok(side.clone()));
         }
-        let mut config = on_gpu(settings, args);
+        let mut config = gpu_config(settings, args);
         config.gpu_batch_size = batch;
-        let side = side(settings, config, true).await?;
-        Ok(match why_no_gpu(&side, &[search.target()]) {
-            None => smaller_batch(&side, batch).map_or(Ok(side), Err),
+        let side = start_side(settings, config, true).await?;
+        Ok(match missing_gpu_reason(&side, &[search.target()]) {
+            None => smaller_batch_reason(&side, batch).map_or(Ok(side), Err),
             Some(reason) => Err(reason),
         })
     };
@@ -300,7 +300,7 @@ async fn search_batch_size(
 
 /// Returns the reason if a model of the engine runs batches, but smaller ones than `batch`, because
 /// the GPU does not have enough memory.
-fn smaller_batch(side: &Side, batch: usize) -> Option<String> {
+fn smaller_batch_reason(side: &Side, batch: usize) -> Option<String> {
     let models = side.analyzer.engine().report().models;
     let smaller = models.iter().find(|model| (2..batch).contains(&model.max_batch))?;
     Some(format!(

@@ -1,6 +1,6 @@
 //! Formats the reports for people.
-use crate::output::{megabytes, table, table_with_unbroken};
-use bench::{Report, SideReport, VideoReport, VideoSide, ordered};
+use crate::output::{format_megabytes, table, table_with_unbroken_columns};
+use bench::{Report, SideReport, VideoReport, VideoSide, sorted_reports};
 use std::fmt::Write;
 
 /// The stages, in the order in which an image is processed.
@@ -10,7 +10,7 @@ const STAGES: [&str; 8] = ["decode", "letterbox", "detect", "align", "quality", 
 pub(super) fn text(report: &Report) -> String {
     // Some cells contain two values, because twelve columns would exceed the maximum width of a
     // table.
-    let mut speeds = table_with_unbroken(
+    let mut speeds = table_with_unbroken_columns(
         &[0],
         [
             "operation",
@@ -23,9 +23,9 @@ pub(super) fn text(report: &Report) -> String {
             "GPU gain",
         ],
     );
-    let mut stages = table_with_unbroken(&[0], ["ms per image"]);
+    let mut stages = table_with_unbroken_columns(&[0], ["ms per image"]);
     stages.set_header(["ms per image"].into_iter().chain(STAGES));
-    for (operation, size, side, result) in ordered(&report.benchmark_results) {
+    for (operation, size, side, result) in sorted_reports(&report.benchmark_results) {
         let name = if side == "gpu_true" { "GPU" } else { "CPU" };
         let gain = report.analysis.performance_gains.get(operation).and_then(|gains| gains.get(size));
         let gain =
@@ -33,21 +33,21 @@ pub(super) fn text(report: &Report) -> String {
                 Some(percent) => format!("{percent:+.1} %"),
                 None => "none".to_owned(),
             });
-        let both = |one, other| format!("{}\n{}", number(one), number(other));
-        let what = format!("{operation}\n{size}, {name}");
+        let two_lines = |one, other| format!("{}\n{}", format_number(one), format_number(other));
+        let label = format!("{operation}\n{size}, {name}");
         speeds.add_row([
-            what.clone(),
-            devices(result),
-            number(result.mean_time_ms),
-            both(result.median_time_ms, result.p95_time_ms),
-            both(Some(result.mean_throughput), Some(result.faces_per_second)),
+            label.clone(),
+            format_devices(result),
+            format_number(result.mean_time_ms),
+            two_lines(result.median_time_ms, result.p95_time_ms),
+            two_lines(Some(result.mean_throughput), Some(result.faces_per_second)),
             result.cores_used.map(|cores| format!("{cores:.1}")).unwrap_or_default(),
             format!("{:.0} %", result.success_rate * 100.0),
             gain.unwrap_or_default(),
         ]);
-        let took =
+        let stage_times =
             STAGES.map(|stage| result.stages.get(stage).map(|ms| format!("{ms:.2}")).unwrap_or_default());
-        stages.add_row(std::iter::once(what).chain(took));
+        stages.add_row(std::iter::once(label).chain(stage_times));
     }
     let mut out = format!("{speeds}\n{stages}\n");
     if let Some(auto) = &report.auto_batch {
@@ -55,8 +55,8 @@ pub(super) fn text(report: &Report) -> String {
         for step in &auto.found.steps {
             steps.add_row([
                 step.batch.to_string(),
-                number(step.images_per_second),
-                step.gpu_memory_bytes.map(megabytes).unwrap_or_default(),
+                format_number(step.images_per_second),
+                step.gpu_memory_bytes.map(format_megabytes).unwrap_or_default(),
                 step.reason.clone().unwrap_or_default(),
             ]);
         }
@@ -80,10 +80,10 @@ pub(super) fn text(report: &Report) -> String {
             let _ = writeln!(out, "bottleneck: {} ({})", bottleneck.resource, bottleneck.why);
         }
     }
-    finish(out, &report.notes)
+    append_notes(out, &report.notes)
 }
 
-fn finish(mut out: String, notes: &[String]) -> String {
+fn append_notes(mut out: String, notes: &[String]) -> String {
     for note in notes {
         let _ = writeln!(out, "note: {note}");
     }
@@ -91,25 +91,25 @@ fn finish(mut out: String, notes: &[String]) -> String {
     out
 }
 
-fn number(value: Option<f64>) -> String {
+fn format_number(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"))
 }
 
 /// Returns `cpu`, `cuda:0`, or both if the operation uses several devices. Marks sides that fell
 /// back to the CPU.
-fn devices(result: &SideReport) -> String {
+fn format_devices(result: &SideReport) -> String {
     let mut devices: Vec<&str> = result.device.values().map(|device| device.effective.as_str()).collect();
     devices.sort_unstable();
     devices.dedup();
     format!("{}{}", devices.join("+"), if result.fell_back { " (fell back)" } else { "" })
 }
 
-/// The parts of the work of the service, in the order of a frame.
-const PARTS: [&str; 4] = ["read", "detect", "embed", "other"];
+/// The parts of the work on a frame, in the order in which the service does them.
+const FRAME_PARTS: [&str; 4] = ["read", "detect", "embed", "other"];
 
 /// Returns two tables, a line about the file, and the notes.
 pub(super) fn video_text(report: &VideoReport) -> String {
-    let mut speeds = table_with_unbroken(
+    let mut speeds = table_with_unbroken_columns(
         &[0],
         [
             "sampling",
@@ -122,15 +122,15 @@ pub(super) fn video_text(report: &VideoReport) -> String {
             "success",
         ],
     );
-    let mut costs = table_with_unbroken(
+    let mut costs = table_with_unbroken_columns(
         &[0],
         ["CPU s per minute", "decode", "read", "detect", "embed", "other", "all", "decoding\nalone"],
     );
     for (sampling, sides) in report.benchmark_results.values().flatten() {
         for (side, result) in sides {
             let name = format!("{sampling}, {}", if side == "gpu_true" { "GPU" } else { "CPU" });
-            speeds.add_row(speed(&name, result));
-            costs.add_row(cost(&name, result));
+            speeds.add_row(speed_row(&name, result));
+            costs.add_row(cost_row(&name, result));
         }
     }
     let plan = &report.plan;
@@ -139,33 +139,33 @@ pub(super) fn video_text(report: &VideoReport) -> String {
         "{}: {} {}x{}, {seconds} s, {} keyframes; {} rounds\n{speeds}\n{costs}\n",
         plan.file, plan.codec, plan.width, plan.height, plan.keyframes, plan.iterations
     );
-    finish(out, &report.notes)
+    append_notes(out, &report.notes)
 }
 
-fn speed(name: &str, result: &VideoSide) -> [String; 8] {
+fn speed_row(name: &str, result: &VideoSide) -> [String; 8] {
     let times = result.times_real_time;
     let memory = result.resident_bytes.as_ref();
     [
         name.to_owned(),
-        times.map_or_else(none, |t| format!("{:.1}\n{:.1}, {:.1}", t.median, t.min, t.max)),
+        times.map_or_else(no_value, |t| format!("{:.1}\n{:.1}, {:.1}", t.median, t.min, t.max)),
         format!("{}\n{:.1}", result.frames, result.frames_per_second),
-        result.share_of_decode_limit.map_or_else(none, |share| format!("{share:.2}")),
+        result.share_of_decode_limit.map_or_else(no_value, |share| format!("{share:.2}")),
         result.cores_used.map(|cores| format!("{cores:.1}")).unwrap_or_default(),
         format!("{}\n{}", result.tracks, result.people),
-        memory.map_or_else(none, |memory| {
-            let [service, both] = [memory.peak_service, memory.peak_together].map(megabytes);
-            let decoder = memory.peak_decoder.map_or_else(none, megabytes);
+        memory.map_or_else(no_value, |memory| {
+            let [service, both] = [memory.peak_service, memory.peak_together].map(format_megabytes);
+            let decoder = memory.peak_decoder.map_or_else(no_value, format_megabytes);
             format!("{service}\n{decoder}\n{both}")
         }),
         format!("{:.0} %", result.success_rate * 100.0),
     ]
 }
 
-fn cost(name: &str, result: &VideoSide) -> [String; 8] {
+fn cost_row(name: &str, result: &VideoSide) -> [String; 8] {
     let cpu = result.cpu_seconds_per_minute.as_ref();
-    let seconds = |value: Option<f64>| value.map_or_else(none, |value| format!("{value:.2}"));
+    let seconds = |value: Option<f64>| value.map_or_else(no_value, |value| format!("{value:.2}"));
     let [read, detect, embed, other] =
-        PARTS.map(|part| seconds(cpu.and_then(|cpu| cpu.parts.get(part).copied())));
+        FRAME_PARTS.map(|part| seconds(cpu.and_then(|cpu| cpu.parts.get(part).copied())));
     let alone = result.decoding.cpu_seconds_per_minute.as_ref();
     [
         name.to_owned(),
@@ -179,6 +179,6 @@ fn cost(name: &str, result: &VideoSide) -> [String; 8] {
     ]
 }
 
-fn none() -> String {
+fn no_value() -> String {
     "-".into()
 }

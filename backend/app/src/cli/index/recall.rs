@@ -25,7 +25,7 @@ pub(super) struct RecallArgs {
     /// Maximum number of probes for each model
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     probes: u32,
-    /// Number of faces that each search asks for. A search has at least 4 candidates for each of
+    /// Number of faces that each search requests. A search has at least 4 candidates for each of
     /// them with pgvector. With qdrant, it has at least 2 for each of them, and 20 more
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     limit: u32,
@@ -38,19 +38,19 @@ pub(super) struct RecallArgs {
 
 /// The results for one embedding model.
 #[derive(Serialize)]
-struct Measured {
+struct ModelRecall {
     model: String,
     /// Number of probes in collections with more than `SEARCH_EXACT_LIMIT` faces.
     probes: usize,
     /// Number of other probes. Searches in their collections compare with every face.
     exact_probes: usize,
-    /// The results, first those of the present setting. Empty if `probes` is 0.
-    results: Vec<Measurement>,
+    /// The results, first those of the current setting. Empty if `probes` is 0.
+    results: Vec<RecallResult>,
 }
 
 /// The result for one number of candidates.
 #[derive(Serialize)]
-struct Measurement {
+struct RecallResult {
     /// The value of `SEARCH_CANDIDATES`; null if it is not set.
     candidates: Option<usize>,
     /// Share of the most similar faces that the index found, 0 to 1.
@@ -68,11 +68,11 @@ struct Reference {
     probe: Vec<f32>,
     /// Number of faces in the exact result.
     faces: usize,
-    /// The lowest similarity among them.
-    lowest: f32,
+    /// The lowest similarity among these faces.
+    lowest_similarity: f32,
 }
 
-struct Measuring<'a> {
+struct RecallTest<'a> {
     model: &'a EmbeddingModel,
     limit: i64,
 }
@@ -86,39 +86,43 @@ pub(super) async fn run(
     // A comparison with every face of a very large collection can exceed the limit of a statement.
     let config = store::Config { statement_timeout: Duration::ZERO, ..settings.store(database.url.clone()) };
     let store = Store::connect(&config).await?;
-    let engine = engine(settings).await?;
+    let engine = open_engine(settings).await?;
     let models = Pgvector::new(store.pool().clone()).indexes().await?;
     check_indexes(settings, &store, &models).await?;
     let changes = store.index().count_changes().await?;
     if changes > 0 {
         eprintln!("the index lacks {changes} changes of faces; some faces may therefore not be found");
     }
-    let index_with = |candidates| index_with(settings, &store, engine.as_ref(), candidates);
+    let open_index = |candidates| open_index(settings, &store, engine.as_ref(), candidates);
     let configured = settings.storage.search_candidates;
     let mut measured = Vec::new();
     for HnswIndex { model_id, .. } in models {
         let model = store.models().get(model_id).await?;
-        let measuring = Measuring { model: &model, limit: i64::from(args.limit) };
+        let test = RecallTest { model: &model, limit: i64::from(args.limit) };
         eprintln!("{}: comparing {} probes with every face", model.name, args.probes);
-        let (references, exact_probes) = measuring.references(&store, args.probes as usize).await?;
+        let (references, exact_probes) = test.find_references(&store, args.probes as usize).await?;
         let mut results = Vec::new();
         if !references.is_empty() {
             // The comparisons may have removed the pages of the index from memory.
-            measuring.measure(&*index_with(configured), &references, configured).await?;
-            for candidates in settings_to_measure(args, configured, engine.is_none()) {
-                results.push(measuring.measure(&*index_with(candidates), &references, candidates).await?);
+            test.measure(&*open_index(configured), &references, configured).await?;
+            for candidates in candidates_to_measure(args, configured, engine.is_none()) {
+                results.push(test.measure(&*open_index(candidates), &references, candidates).await?);
             }
         }
-        measured.push(Measured { model: model.name, probes: references.len(), exact_probes, results });
+        measured.push(ModelRecall { model: model.name, probes: references.len(), exact_probes, results });
     }
-    output::json_or(json, &measured, || print(settings, &measured, args.limit))?;
+    output::print_json_or(json, &measured, || print_results(settings, &measured, args.limit))?;
     Ok(Exit::Success)
 }
 
-/// Returns the values of `SEARCH_CANDIDATES` to measure: first the present one, then the others,
-/// each once.
-fn settings_to_measure(args: &RecallArgs, configured: Option<usize>, pgvector: bool) -> Vec<Option<usize>> {
-    let max = if pgvector { MAX_CANDIDATES } else { usize::MAX };
+/// Returns the values of `SEARCH_CANDIDATES` to measure: first the current one, then the others,
+/// without duplicates.
+fn candidates_to_measure(
+    args: &RecallArgs,
+    configured: Option<usize>,
+    is_pgvector: bool,
+) -> Vec<Option<usize>> {
+    let max = if is_pgvector { MAX_CANDIDATES } else { usize::MAX };
     let mut others: Vec<usize> = args.candidates.iter().map(|count| (*count as usize).min(max)).collect();
     others.sort_unstable();
     others.dedup();
@@ -126,8 +130,8 @@ fn settings_to_measure(args: &RecallArgs, configured: Option<usize>, pgvector: b
     std::iter::once(configured).chain(others.into_iter().map(Some)).collect()
 }
 
-/// Returns the engine of the settings; `None` with pgvector.
-async fn engine(settings: &Settings) -> anyhow::Result<Option<Arc<dyn VectorEngine>>> {
+/// Opens the engine that the settings select; `None` with pgvector.
+async fn open_engine(settings: &Settings) -> anyhow::Result<Option<Arc<dyn VectorEngine>>> {
     let Some(engine) = search_index::open_engine(settings)? else { return Ok(None) };
     engine.sets().await.with_context(|| format!("the index {} did not answer", engine.name()))?;
     Ok(Some(engine))
@@ -153,15 +157,15 @@ async fn check_indexes(settings: &Settings, store: &Store, indexes: &[HnswIndex]
     Ok(())
 }
 
-/// Returns the index of the settings with another number of candidates.
-fn index_with(
+/// Opens the index that the settings select, with another number of candidates.
+fn open_index(
     settings: &Settings,
     store: &Store,
     engine: Option<&Arc<dyn VectorEngine>>,
     candidates: Option<usize>,
 ) -> Arc<dyn FaceIndex> {
-    // The index of pgvector must not answer instead of the engine.
-    let config = external::Config { candidates, fall_back: false, ..settings.search_index() };
+    // The index of pgvector must not replace the engine.
+    let config = external::Config { candidates, allow_fallback: false, ..settings.search_index() };
     match engine {
         None => Arc::new(Pgvector::new(store.pool().clone()).with_candidates(candidates)),
         Some(engine) => {
@@ -170,10 +174,10 @@ fn index_with(
     }
 }
 
-impl Measuring<'_> {
+impl RecallTest<'_> {
     /// Compares probes with every face. Returns the results, and the number of probes whose
     /// collections are so small that every search in them is exact.
-    async fn references(&self, store: &Store, count: usize) -> anyhow::Result<(Vec<Reference>, usize)> {
+    async fn find_references(&self, store: &Store, count: usize) -> anyhow::Result<(Vec<Reference>, usize)> {
         let exact = Pgvector::new(store.pool().clone());
         let (mut references, mut exact_probes) = (Vec::new(), 0);
         for Probe { collection_id, embedding: probe } in store.faces().probes(self.model, count).await? {
@@ -183,37 +187,38 @@ impl Measuring<'_> {
                 continue;
             }
             let found = exact.nearest(&self.query(&scope, &probe, true)).await?.faces;
-            let lowest = found.iter().map(|face| face.similarity).fold(1.0, f32::min);
-            references.push(Reference { scope, probe, faces: found.len(), lowest });
+            let lowest_similarity = found.iter().map(|face| face.similarity).fold(1.0, f32::min);
+            references.push(Reference { scope, probe, faces: found.len(), lowest_similarity });
         }
         Ok((references, exact_probes))
     }
 
-    /// Searches for each probe in the index, and returns the recall and the times.
+    /// Searches for each probe in the index. Returns the recall and the times.
     async fn measure(
         &self,
         index: &dyn FaceIndex,
         references: &[Reference],
         candidates: Option<usize>,
-    ) -> anyhow::Result<Measurement> {
-        let (mut found, mut all, mut incomplete, mut times) = (0, 0, 0, Vec::new());
+    ) -> anyhow::Result<RecallResult> {
+        let (mut found, mut expected, mut incomplete, mut times) = (0, 0, 0, Vec::new());
         for reference in references {
             let started = Instant::now();
-            let answer = index.nearest(&self.query(&reference.scope, &reference.probe, false)).await?;
+            let result = index.nearest(&self.query(&reference.scope, &reference.probe, false)).await?;
             times.push(started.elapsed());
             // Faces with the same similarity can replace each other.
-            let similar = answer.faces.iter().filter(|face| face.similarity >= reference.lowest).count();
+            let similar =
+                result.faces.iter().filter(|face| face.similarity >= reference.lowest_similarity).count();
             found += similar.min(reference.faces);
-            incomplete += usize::from(answer.faces.len() < reference.faces);
-            all += reference.faces;
+            incomplete += usize::from(result.faces.len() < reference.faces);
+            expected += reference.faces;
         }
         times.sort_unstable();
         let percentile = |share: f64| {
             let time = times[((times.len() - 1) as f64 * share).round() as usize];
             (time.as_secs_f64() * 1e5).round() / 100.0
         };
-        let recall = found as f64 / all.max(1) as f64;
-        Ok(Measurement { candidates, recall, incomplete, p50_ms: percentile(0.5), p99_ms: percentile(0.99) })
+        let recall = found as f64 / expected.max(1) as f64;
+        Ok(RecallResult { candidates, recall, incomplete, p50_ms: percentile(0.5), p99_ms: percentile(0.99) })
     }
 
     fn query<'a>(&'a self, scope: &'a FaceScope, probe: &'a [f32], exact: bool) -> Nearest<'a> {
@@ -221,12 +226,12 @@ impl Measuring<'_> {
     }
 }
 
-fn print(settings: &Settings, measured: &[Measured], limit: u32) -> anyhow::Result<()> {
+fn print_results(settings: &Settings, measured: &[ModelRecall], limit: u32) -> anyhow::Result<()> {
     let index = settings.storage.search_index.name();
     let exact_limit = settings.storage.search_exact_limit;
-    for Measured { model, probes, exact_probes, results } in measured {
+    for ModelRecall { model, probes, exact_probes, results } in measured {
         if results.is_empty() {
-            output::line(match exact_probes {
+            output::print_line(match exact_probes {
                 0 => format!("{model}: no faces"),
                 _ => format!(
                     "{model}: not measured; none of the {exact_probes} probes is from a collection with more than {exact_limit} faces (SEARCH_EXACT_LIMIT)"
@@ -234,7 +239,7 @@ fn print(settings: &Settings, measured: &[Measured], limit: u32) -> anyhow::Resu
             })?;
             continue;
         }
-        output::line(format!(
+        output::print_line(format!(
             "{model}: {probes} probes with SEARCH_INDEX={index}; {exact_probes} others are from collections whose searches are exact"
         ))?;
         let recall = format!("Found of the {limit} most similar");
@@ -249,7 +254,7 @@ fn print(settings: &Settings, measured: &[Measured], limit: u32) -> anyhow::Resu
                 format!("{:.1} ms", result.p99_ms),
             ]);
         }
-        output::line(table)?;
+        output::print_line(table)?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use crate::config::Settings;
 use crate::decoder::{create_video_tools, open_decoder};
 use crate::image_files::FoundFiles;
 use crate::service::search_index::Role;
-use crate::service::{Foundation, Sharing, listen_for_signals, start_runner};
+use crate::service::{Components, Sharing, listen_for_signals, start_runner};
 use crate::{image_files, output};
 use clap::{Args, ValueEnum};
 use crawler::Scope;
@@ -130,8 +130,8 @@ impl ScanArgs {
         }
     }
 
-    /// Separates paths from URLs. A path that does not exist is reported before anything starts.
-    fn inputs(&self) -> Result<(Vec<PathBuf>, Vec<String>), UsageError> {
+    /// Separates paths from URLs. Fails if a path does not exist.
+    fn split_inputs(&self) -> Result<(Vec<PathBuf>, Vec<String>), UsageError> {
         let is_url = |input: &&String| {
             let lower = input.to_ascii_lowercase();
             lower.starts_with("http://") || lower.starts_with("https://")
@@ -149,11 +149,10 @@ impl ScanArgs {
 }
 
 pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<Exit> {
-    let (paths, urls) = args.inputs()?;
-    // Rejects contradictory options before anything starts.
+    let (paths, urls) = args.split_inputs()?;
     let request = args.video.request(args.rotate())?;
-    let of_crawl = VideoRequest { rotate: request.rotate, ..VideoRequest::default() };
-    if args.crawl.videos && !urls.is_empty() && request != of_crawl {
+    let crawl_request = VideoRequest { rotate: request.rotate, ..VideoRequest::default() };
+    if args.crawl.videos && !urls.is_empty() && request != crawl_request {
         return Err(UsageError(
             "--sampling, --max-gap and --refine do not apply to the videos of a crawl; omit them with URLs and --videos"
                 .into(),
@@ -162,25 +161,26 @@ pub(super) async fn run(settings: &Settings, args: ScanArgs) -> anyhow::Result<E
     }
     let signal = listen_for_signals()?;
     let found = tokio::task::spawn_blocking(move || image_files::find(&paths)).await??;
-    let video_tools = (args.crawl.videos && !urls.is_empty()).then(|| video_tools(settings)).transpose()?;
-    let mut foundation = tokio::select! {
-        foundation = Foundation::start(settings, Sharing::Shared, Role::StoresFaces) => foundation?,
+    let video_tools =
+        (args.crawl.videos && !urls.is_empty()).then(|| open_video_tools(settings)).transpose()?;
+    let mut components = tokio::select! {
+        components = Components::start(settings, Sharing::Shared, Role::StoresFaces) => components?,
         () = signal.cancelled() => return Ok(Exit::Failure),
     };
     if let Some(tools) = video_tools {
-        foundation.services.video_tools = Ok(tools);
+        components.services.video_tools = Ok(tools);
     }
     let result = tokio::select! {
-        result = scan(settings, &foundation, &args, found, urls, &signal) => result,
-        error = foundation.database.unusable() => Err(error),
+        result = scan(settings, &components, &args, found, urls, &signal) => result,
+        error = components.database.wait_until_unusable() => Err(error),
     };
-    foundation.database.close().await;
+    components.database.close().await;
     let summary = result?;
-    output::json_or(args.json, &summary, || output::line(summary.table()))?;
-    Ok(summary.exit())
+    output::print_json_or(args.json, &summary, || output::print_line(summary.table()))?;
+    Ok(summary.exit_status())
 }
 
-fn video_tools(settings: &Settings) -> anyhow::Result<VideoTools> {
+fn open_video_tools(settings: &Settings) -> anyhow::Result<VideoTools> {
     let decoding = tokio::task::block_in_place(|| open_decoder(settings))?;
     let decoder = decoding.decoder.map_err(|error| UsageError(format!("--videos needs ffmpeg: {error}")))?;
     Ok(create_video_tools(settings, decoder).map_err(UsageError)?)
@@ -188,27 +188,27 @@ fn video_tools(settings: &Settings) -> anyhow::Result<VideoTools> {
 
 async fn scan(
     settings: &Settings,
-    foundation: &Foundation,
+    components: &Components,
     args: &ScanArgs,
     found: FoundFiles,
     urls: Vec<String>,
     signal: &CancellationToken,
 ) -> anyhow::Result<Summary> {
-    foundation.store().collections().ensure(&args.collection).await?;
+    components.store().collections().ensure(&args.collection).await?;
     let started = Instant::now();
     let mut summary = Summary::new(&args.collection, found.ignored);
     let mut video_time = Duration::ZERO;
     if !found.inputs.is_empty() {
-        let scan = local::run(settings, foundation, args, found, signal).await?;
-        summary.add(foundation.store(), scan.crawl).await?;
+        let scan = local::run(settings, components, args, found, signal).await?;
+        summary.add(components.store(), scan.crawl).await?;
         summary.files = scan.files;
         summary.add_videos(scan.videos);
         video_time = scan.video_time;
     }
     if !urls.is_empty() && !signal.is_cancelled() {
-        let crawl = crawl_urls(settings, foundation, args, &urls, signal).await?;
-        summary.add_videos_of_crawl(foundation.store(), crawl.id).await?;
-        summary.add(foundation.store(), crawl).await?;
+        let crawl = crawl_urls(settings, components, args, &urls, signal).await?;
+        summary.add_videos_of_crawl(components.store(), crawl.id).await?;
+        summary.add(components.store(), crawl).await?;
     }
     summary.finish(started.elapsed(), video_time, signal.is_cancelled());
     Ok(summary)
@@ -218,27 +218,27 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 async fn crawl_urls(
     settings: &Settings,
-    foundation: &Foundation,
+    components: &Components,
     args: &ScanArgs,
     urls: &[String],
     signal: &CancellationToken,
 ) -> anyhow::Result<Crawl> {
-    let crawl = match foundation.services.crawls.create(&args.collection, urls, args.crawl_options()).await {
+    let crawl = match components.services.crawls.create(&args.collection, urls, args.crawl_options()).await {
         Ok(crawl) => crawl,
         Err(error @ CrawlError::Invalid { .. }) => return Err(UsageError(error.to_string()).into()),
         Err(error) => return Err(error.into()),
     };
     let stop = CancellationToken::new();
-    let runner = start_runner(foundation, settings, stop.clone());
-    let followed = follow(foundation, crawl, signal).await;
+    let runner = start_runner(components, settings, stop.clone());
+    let result = wait_for_crawl(components, crawl, signal).await;
     stop.cancel();
-    runner.stopped().await;
-    followed
+    runner.until_stopped().await;
+    result
 }
 
-/// Shows progress until the crawl ends. A signal cancels the crawl.
-async fn follow(
-    foundation: &Foundation,
+/// Waits until the crawl ends, and shows its progress. A signal cancels the crawl.
+async fn wait_for_crawl(
+    components: &Components,
     mut crawl: Crawl,
     signal: &CancellationToken,
 ) -> anyhow::Result<Crawl> {
@@ -248,29 +248,29 @@ async fn follow(
         tokio::select! {
             () = tokio::time::sleep(POLL_INTERVAL) => {}
             () = signal.cancelled() => {
-                crawl = match foundation.services.crawls.cancel(crawl.id).await {
+                crawl = match components.services.crawls.cancel(crawl.id).await {
                     // The crawl ended at the same time.
-                    Err(CrawlError::Store(store::StoreError::Conflict(_))) => foundation.store().crawls().get(crawl.id).await?,
+                    Err(CrawlError::Store(store::StoreError::Conflict(_))) => components.store().crawls().get(crawl.id).await?,
                     cancelled => cancelled?,
                 };
                 break;
             }
         }
-        let progress = foundation.store().crawls().progress(crawl.id).await?;
-        let page = |state| progress.pages.get(&state).copied().unwrap_or_default();
-        let image = |state| progress.images.get(&state).copied().unwrap_or_default();
-        let settled = progress.images.values().sum::<i64>() - image(ImageState::Queued);
+        let progress = components.store().crawls().progress(crawl.id).await?;
+        let page_count = |state| progress.pages.get(&state).copied().unwrap_or_default();
+        let image_count = |state| progress.images.get(&state).copied().unwrap_or_default();
+        let finished = progress.images.values().sum::<i64>() - image_count(ImageState::Queued);
         let videos = progress.videos.iter().filter(|(state, _)| state.is_live()).map(|(_, n)| n).sum::<i64>();
-        let rate = settled as f64 / started.elapsed().as_secs_f64().max(1e-3);
-        bar.set_position(settled.unsigned_abs());
+        let rate = finished as f64 / started.elapsed().as_secs_f64().max(1e-3);
+        bar.set_position(finished.unsigned_abs());
         bar.set_message(format!(
             "{rate:.1} images/s, {} faces, {} failed; {} pages, {} waiting",
             progress.faces,
-            image(ImageState::Failed),
-            page(PageState::Fetched),
-            page(PageState::Queued) + image(ImageState::Queued) + videos,
+            image_count(ImageState::Failed),
+            page_count(PageState::Fetched),
+            page_count(PageState::Queued) + image_count(ImageState::Queued) + videos,
         ));
-        crawl = foundation.store().crawls().get(crawl.id).await?;
+        crawl = components.store().crawls().get(crawl.id).await?;
     }
     bar.finish_and_clear();
     Ok(crawl)

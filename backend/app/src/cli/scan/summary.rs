@@ -1,6 +1,6 @@
 //! Summarises a scan and its files as a table for users or a JSON document for programs.
 use crate::cli::Exit;
-use crate::cli::options::time;
+use crate::cli::options::format_video_time;
 use crate::output;
 use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason, Unprocessed, VideoState};
 use serde::Serialize;
@@ -14,13 +14,13 @@ use store::videos::{Video, VideoFilter};
 use uuid::Uuid;
 
 /// Number of videos of a crawl that are read at a time.
-const VIDEOS: i64 = 100;
+const VIDEOS_PER_QUERY: i64 = 100;
 
 #[derive(Debug, Serialize)]
 pub(super) struct FileScan {
     path: PathBuf,
     pub(super) outcome: ImageState,
-    /// Why the file was not processed.
+    /// Reason why the file was not processed.
     reason: Option<Reason>,
     detail: Option<String>,
     image_id: Option<Uuid>,
@@ -50,7 +50,7 @@ impl FileScan {
 }
 
 #[derive(Debug, Serialize)]
-struct CrawlLine {
+struct CrawlSummary {
     id: Uuid,
     kind: CrawlKind,
     state: CrawlState,
@@ -65,7 +65,7 @@ struct StateCounts {
 }
 
 impl Default for StateCounts {
-    /// The states that are shown even if nothing has them.
+    /// Returns the states that are shown even if their count is 0.
     fn default() -> Self {
         let shown = [ImageState::Processed, ImageState::Duplicate, ImageState::Skipped, ImageState::Failed];
         Self { total: 0, states: shown.map(|state| (state, 0)).into() }
@@ -73,14 +73,14 @@ impl Default for StateCounts {
 }
 
 impl StateCounts {
-    fn of(&self, state: ImageState) -> i64 {
+    fn count(&self, state: ImageState) -> i64 {
         self.states.get(&state).copied().unwrap_or_default()
     }
 }
 
-fn add<K: Ord>(into: &mut BTreeMap<K, i64>, from: BTreeMap<K, i64>) {
-    for (key, n) in from {
-        *into.entry(key).or_default() += n;
+fn add_counts<K: Ord>(into: &mut BTreeMap<K, i64>, from: BTreeMap<K, i64>) {
+    for (key, count) in from {
+        *into.entry(key).or_default() += count;
     }
 }
 
@@ -88,9 +88,9 @@ fn add<K: Ord>(into: &mut BTreeMap<K, i64>, from: BTreeMap<K, i64>) {
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Summary {
     collection: String,
-    crawls: Vec<CrawlLine>,
+    crawls: Vec<CrawlSummary>,
     images: StateCounts,
-    videos: VideoSums,
+    videos: VideoTotals,
     /// Number of pages by state. Empty for a scan of files.
     pages: BTreeMap<PageState, i64>,
     faces: i64,
@@ -117,22 +117,22 @@ impl Summary {
     pub(super) async fn add(&mut self, store: &Store, crawl: Crawl) -> anyhow::Result<()> {
         let progress = store.crawls().progress(crawl.id).await?;
         self.images.total += progress.images.values().sum::<i64>();
-        add(&mut self.images.states, progress.images);
+        add_counts(&mut self.images.states, progress.images);
         if crawl.kind == CrawlKind::Web {
-            add(&mut self.pages, progress.pages);
+            add_counts(&mut self.pages, progress.pages);
         }
         // The reasons of videos are counted in `videos`.
         let videos = &progress.video_reasons;
         let mut reasons = progress.reasons;
         reasons.iter_mut().for_each(|(reason, n)| *n -= videos.get(reason).copied().unwrap_or_default());
         reasons.retain(|_, n| *n > 0);
-        add(&mut self.reasons, reasons);
+        add_counts(&mut self.reasons, reasons);
         let OverLimit { pages, images, videos } = progress.over_limit;
         self.over_limit.pages += pages;
         self.over_limit.images += images;
         self.over_limit.videos += videos;
         self.faces += progress.faces - progress.video_faces;
-        self.crawls.push(CrawlLine { id: crawl.id, kind: crawl.kind, state: crawl.state });
+        self.crawls.push(CrawlSummary { id: crawl.id, kind: crawl.kind, state: crawl.state });
         Ok(())
     }
 
@@ -141,7 +141,7 @@ impl Summary {
         self.video_files = outcomes;
     }
 
-    /// Adds the videos that a crawl found to the sums.
+    /// Adds the videos that a crawl found to the totals.
     pub(super) async fn add_videos_of_crawl(&mut self, store: &Store, crawl: Uuid) -> anyhow::Result<()> {
         let filter = VideoFilter {
             collection: self.collection.clone(),
@@ -150,37 +150,37 @@ impl Summary {
         };
         let mut before = None;
         loop {
-            let videos = store.videos().list(&filter, before, VIDEOS).await?;
+            let videos = store.videos().list(&filter, before, VIDEOS_PER_QUERY).await?;
             let Some(last) = videos.last() else { return Ok(()) };
             before = Some(last.id);
             for video in &videos {
                 let counts = store.crawled_videos().counts(video.id).await?;
-                self.videos.add(&VideoScan::of_crawl(video, counts));
+                self.videos.add(&VideoScan::from_crawl(video, counts));
             }
         }
     }
 
-    /// Completes the summary of a scan that took `elapsed`, of which `videos` were spent on videos.
-    pub(super) fn finish(&mut self, elapsed: Duration, videos: Duration, interrupted: bool) {
+    /// Completes the summary of a scan that took `elapsed`, including `video_time` for videos.
+    pub(super) fn finish(&mut self, elapsed: Duration, video_time: Duration, interrupted: bool) {
         self.seconds = elapsed.as_secs_f64();
-        let finished = self.images.total - self.images.of(ImageState::Queued);
-        self.images_per_second = finished as f64 / elapsed.saturating_sub(videos).as_secs_f64().max(1e-3);
+        let finished = self.images.total - self.images.count(ImageState::Queued);
+        self.images_per_second = finished as f64 / elapsed.saturating_sub(video_time).as_secs_f64().max(1e-3);
         self.interrupted = interrupted;
     }
 
-    fn page(&self, state: PageState) -> i64 {
+    fn page_count(&self, state: PageState) -> i64 {
         self.pages.get(&state).copied().unwrap_or_default()
     }
 
     /// Returns 0 if nothing failed, 3 if a part failed or the user interrupted the scan, and 1 if
     /// there was input but nothing was processed.
-    pub(super) fn exit(&self) -> Exit {
-        let file = |state| self.images.of(state) + self.videos.counts.of(state);
-        let failed = file(ImageState::Failed) + self.page(PageState::Failed);
-        let done = file(ImageState::Processed) + file(ImageState::Duplicate);
-        let refused = file(ImageState::Skipped) + self.page(PageState::Skipped);
+    pub(super) fn exit_status(&self) -> Exit {
+        let file_count = |state| self.images.count(state) + self.videos.counts.count(state);
+        let failed = file_count(ImageState::Failed) + self.page_count(PageState::Failed);
+        let done = file_count(ImageState::Processed) + file_count(ImageState::Duplicate);
+        let skipped = file_count(ImageState::Skipped) + self.page_count(PageState::Skipped);
         match (done, failed) {
-            (0, _) if failed + refused > 0 => Exit::Failure,
+            (0, _) if failed + skipped > 0 => Exit::Failure,
             (_, 0) if !self.interrupted => Exit::Success,
             _ => Exit::Partial,
         }
@@ -197,20 +197,20 @@ impl Summary {
             row("Pages", pages.join(", "));
         }
         row("Images", self.images.total.to_string());
-        for (name, count) in state_rows(|state| self.images.of(state)) {
+        for (name, count) in state_rows(|state| self.images.count(state)) {
             row(name, count);
         }
         for (reason, n) in &self.reasons {
             row(&format!("    {reason}"), n.to_string());
         }
         let OverLimit { pages, images, videos } = self.over_limit;
-        for (what, option, n) in [
+        for (name, option, count) in [
             ("Pages", "--max-pages", pages),
             ("Images", "--max-images", images),
             ("Videos", "--max-videos", videos),
         ] {
-            if n > 0 {
-                row(&format!("{what} over the limit"), format!("{n} links; {option} limits them"));
+            if count > 0 {
+                row(&format!("{name} over the limit"), format!("{count} links; {option} limits them"));
             }
         }
         row("Faces", self.faces.to_string());
@@ -232,7 +232,7 @@ impl Summary {
 pub(super) struct VideoScan {
     path: PathBuf,
     outcome: ImageState,
-    /// Why the file was not processed, or not to its end.
+    /// Reason why the file was not processed, or not to its end.
     reason: Option<Reason>,
     detail: Option<String>,
     video_id: Option<Uuid>,
@@ -280,7 +280,7 @@ impl VideoScan {
 
     /// Returns the outcome of a video that a crawl found. It counts like an image with the same
     /// reason.
-    fn of_crawl(video: &Video, counts: VideoCounts) -> Self {
+    fn from_crawl(video: &Video, counts: VideoCounts) -> Self {
         let outcome = match (video.state, &video.reason) {
             (VideoState::Completed, _) => ImageState::Processed,
             (VideoState::Failed, Some(reason)) => image_state(reason),
@@ -293,7 +293,7 @@ impl VideoScan {
     }
 
     pub(super) fn duplicate(path: PathBuf, video: Uuid) -> Self {
-        Self::new(path, ImageState::Duplicate, Some(Reason::ExactDuplicate), None).of(video)
+        Self::new(path, ImageState::Duplicate, Some(Reason::ExactDuplicate), None).with_video_id(video)
     }
 
     pub(super) fn suppressed(path: PathBuf) -> Self {
@@ -304,7 +304,7 @@ impl VideoScan {
         Self::new(path, state.into(), Some(reason), Some(detail))
     }
 
-    pub(super) fn of(self, video: Uuid) -> Self {
+    pub(super) fn with_video_id(self, video: Uuid) -> Self {
         Self { video_id: Some(video), ..self }
     }
 }
@@ -332,10 +332,10 @@ fn image_state(reason: &Reason) -> ImageState {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct VideoSums {
+struct VideoTotals {
     #[serde(flatten)]
     counts: StateCounts,
-    /// Number of people of each video, added up. A person of two videos counts twice.
+    /// Sum of the people of each video. A person in two videos counts twice.
     people: i64,
     tracks: i64,
     faces: i64,
@@ -346,7 +346,7 @@ struct VideoSums {
     reasons: BTreeMap<Reason, i64>,
 }
 
-impl VideoSums {
+impl VideoTotals {
     fn add(&mut self, outcome: &VideoScan) {
         self.counts.total += 1;
         *self.counts.states.entry(outcome.outcome).or_default() += 1;
@@ -366,9 +366,11 @@ impl VideoSums {
             return Vec::new();
         }
         let mut rows = vec![("Videos".to_owned(), self.counts.total.to_string())];
-        rows.extend(state_rows(|state| self.counts.of(state)).map(|(name, count)| (name.to_owned(), count)));
+        rows.extend(
+            state_rows(|state| self.counts.count(state)).map(|(name, count)| (name.to_owned(), count)),
+        );
         rows.extend(self.reasons.iter().map(|(reason, n)| (format!("    {reason}"), n.to_string())));
-        if self.counts.of(ImageState::Processed) == 0 {
+        if self.counts.count(ImageState::Processed) == 0 {
             return rows;
         }
         for (name, n) in [
@@ -379,7 +381,7 @@ impl VideoSums {
         ] {
             rows.push((name.into(), n.to_string()));
         }
-        rows.push(("  time".into(), time(self.read_ms * 1_000)));
+        rows.push(("  time".into(), format_video_time(self.read_ms * 1_000)));
         rows
     }
 }

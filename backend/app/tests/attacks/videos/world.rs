@@ -3,7 +3,7 @@
 use crate::common::service::{
     Caller, Service, TestFolder, client, descendants, expire_leases, peak_memory, process_field,
 };
-use crate::world::key;
+use crate::world::create_key;
 use app::config::{Sources, cores, load};
 use reqwest::{Client, Method, RequestBuilder};
 use serde_json::{Value, json};
@@ -21,12 +21,12 @@ use testing::{MAX_WAIT, TestDatabase};
 
 /// Name of the collection of the hostile tenant.
 pub(crate) const HOSTILE: &str = "hostile";
-/// Maximum size of the files of a collection that wait, in MiB.
+/// Maximum size of the waiting files of a collection, in MiB.
 pub(crate) const MAX_WAITING_VIDEO_MB: i64 = 320;
-/// Maximum number of videos of a collection that wait.
+/// Maximum number of waiting videos of a collection.
 pub(crate) const MAX_WAITING_VIDEOS: i64 = 900;
-/// Number of uploads of one caller at the same time.
-const UPLOADS: u64 = 4;
+/// Maximum number of concurrent uploads of one caller.
+const CONCURRENT_UPLOADS: u64 = 4;
 
 /// Returns the settings of a service on a small machine. The limits of videos are so low that the
 /// attackers reach them.
@@ -46,9 +46,9 @@ fn settings() -> [(String, String); 9] {
 }
 
 /// Pause before a request is repeated while the service does not run.
-const RETRY: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// A caller with a key. It survives restarts of the service.
+/// A caller with a key. It can be used after a restart of the service.
 #[derive(Clone)]
 pub(crate) struct Tenant {
     /// The base address, which changes when the service is started again.
@@ -57,7 +57,7 @@ pub(crate) struct Tenant {
     client: Client,
 }
 
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedVideo {
     pub(crate) id: String,
     /// Number of requests that were sent for it.
     pub(crate) requests: usize,
@@ -84,28 +84,28 @@ impl Tenant {
     }
 
     /// Sends a film until it is accepted. The service may be killed meanwhile.
-    pub(crate) async fn send(&self, film: Vec<u8>, query: &str) -> Accepted {
+    pub(crate) async fn send(&self, film: Vec<u8>, query: &str) -> AcceptedVideo {
         let deadline = Instant::now() + MAX_WAIT;
         for requests in 1.. {
             assert!(Instant::now() < deadline, "the film is not accepted");
             let request = self.request(Method::POST, &format!("/videos?{query}"));
             let sent = request.header("content-type", "video/mp4").body(film.clone()).send().await;
             let Ok(response) = sent else {
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(RETRY_PAUSE).await;
                 continue;
             };
             let status = response.status().as_u16();
             let Ok(text) = response.text().await else { continue };
-            // It may have been accepted by a request whose response was lost.
+            // An earlier request whose response was lost may have added the video.
             assert!(status == 202 || (status == 200 && requests > 1), "{status}: {text}");
             let video: Value = serde_json::from_str(&text).unwrap();
-            return Accepted { id: video["id"].as_str().unwrap().to_owned(), requests };
+            return AcceptedVideo { id: video["id"].as_str().unwrap().to_owned(), requests };
         }
         unreachable!()
     }
 
-    /// Waits until `is_expected` returns `true` for a video, and returns it. Nothing may kill the
-    /// service meanwhile.
+    /// Waits until `is_expected` returns `true` for a video, and returns it. The service must not
+    /// be killed meanwhile.
     pub(crate) async fn wait_for_video(&self, id: &str, is_expected: impl Fn(&Value) -> bool) -> Value {
         self.caller().until(&format!("/videos/{id}"), is_expected).await
     }
@@ -131,18 +131,18 @@ impl World {
     pub(crate) async fn start() -> Self {
         let database = TestDatabase::create().await;
         let folder = TestFolder::with_models();
-        let service = Service::start(&mut command(&folder, &database));
+        let service = Service::start(&mut service_command(&folder, &database));
         let base = Arc::new(Mutex::new(service.base.clone()));
         let tenant = |key| Tenant { base: base.clone(), key, client: client() };
-        let operator = tenant(key(&folder, &database, &["--all"], "admin"));
+        let operator = tenant(create_key(&folder, &database, &["--all"], "admin"));
         for name in ["normal", HOSTILE] {
             let request = operator.request(Method::POST, "/collections").json(&json!({"name": name}));
             assert_eq!(request.send().await.unwrap().status(), 201);
         }
         let scopes = "analyze,read,search,crawl,write,erase";
-        let [normal, hostile] =
-            ["normal", HOSTILE].map(|name| tenant(key(&folder, &database, &["--collection", name], scopes)));
-        let usage = Usage::start(service.child.id(), data(&folder));
+        let [normal, hostile] = ["normal", HOSTILE]
+            .map(|name| tenant(create_key(&folder, &database, &["--collection", name], scopes)));
+        let usage = Usage::start(service.child.id(), data_folder(&folder));
         Self { service, database, folder, base, usage, normal, hostile }
     }
 
@@ -151,9 +151,9 @@ impl World {
     pub(crate) async fn kill_and_start(&mut self) -> usize {
         tokio::task::block_in_place(|| self.service.kill());
         let incomplete = self.incomplete_files().len();
-        // The leases of the dead worker need not run out.
+        // So that the test does not wait until the leases of the killed worker expire.
         expire_leases(&self.database).await;
-        let start = || Service::start(&mut command(&self.folder, &self.database));
+        let start = || Service::start(&mut service_command(&self.folder, &self.database));
         self.service = tokio::task::block_in_place(start);
         self.usage.follow(self.service.child.id());
         self.base.lock().unwrap().clone_from(&self.service.base);
@@ -162,13 +162,13 @@ impl World {
 
     /// Returns the blobs that are not yet complete, or that a killed process left incomplete.
     pub(crate) fn incomplete_files(&self) -> Vec<PathBuf> {
-        let files = testing::files_below(&data(&self.folder).join("blobs"));
+        let files = testing::files_below(&data_folder(&self.folder).join("blobs"));
         files.into_iter().filter(|file| file.to_string_lossy().contains('#')).collect()
     }
 
     /// Returns the number of uploaded and fetched files that no video refers to.
     pub(crate) async fn unused_files(&self) -> u64 {
-        let files = testing::files_below(&data(&self.folder).join("blobs/videos"));
+        let files = testing::files_below(&data_folder(&self.folder).join("blobs/videos"));
         let used: Vec<String> =
             sqlx::query_scalar("select source_key from videos where source_key is not null")
                 .fetch_all(self.database.pool())
@@ -177,7 +177,7 @@ impl World {
         files.iter().filter(|file| !used.iter().any(|key| file.ends_with(key))).count() as u64
     }
 
-    pub(crate) async fn waiting(&self, collection: &str) -> WaitingVideos {
+    pub(crate) async fn waiting_videos(&self, collection: &str) -> WaitingVideos {
         let store = self.database.store();
         let collection = store.collections().get(collection).await.unwrap().id;
         let mut tx = store.begin().await.unwrap();
@@ -190,17 +190,17 @@ impl World {
         let log = tokio::task::block_in_place(|| self.service.stop());
         assert!(!log.contains("panicked"), "{log}");
         assert_eq!(self.usage.running_decoders(), Vec::<u32>::new(), "decoders that still run");
-        assert_eq!(testing::files_below(&data(&self.folder).join("spool")), Vec::<PathBuf>::new());
+        assert_eq!(testing::files_below(&data_folder(&self.folder).join("spool")), Vec::<PathBuf>::new());
     }
 }
 
-fn command(folder: &TestFolder, database: &TestDatabase) -> Command {
+fn service_command(folder: &TestFolder, database: &TestDatabase) -> Command {
     let mut command = folder.facecrawl(&["up", "--port", "0"]);
     command.envs(settings()).env("DATABASE_URL", database.url()).env("FFMPEG", testing::ffmpeg());
     command
 }
 
-fn data(folder: &TestFolder) -> PathBuf {
+fn data_folder(folder: &TestFolder) -> PathBuf {
     folder.path().join("data")
 }
 
@@ -218,15 +218,16 @@ pub(crate) fn memory_limit() -> u64 {
     settings.memory_limits(cores()).iter().map(|limit| limit.bytes).sum()
 }
 
-/// Returns the maximum size of the files of one collection on the disk, in bytes: those that wait,
-/// four uploads of one caller, each as a copy and as a blob, and the copy of the file that is read.
+/// Returns the maximum size of the files of one collection on the disk, in bytes. These are the
+/// waiting files, four uploads of one caller (each as a copy and as a blob), and the copy of the
+/// file that is read.
 pub(crate) fn disk_limit(file: u64) -> u64 {
-    (MAX_WAITING_VIDEO_MB.unsigned_abs() << 20) + (UPLOADS * 2 + 1) * file
+    (MAX_WAITING_VIDEO_MB.unsigned_abs() << 20) + (CONCURRENT_UPLOADS * 2 + 1) * file
 }
 
-const INTERVAL: Duration = Duration::from_millis(50);
-/// Bytes of a block in the metadata of a file.
-const BLOCK: u64 = 512;
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
+/// Size in bytes of a block in the metadata of a file.
+const BLOCK_BYTES: u64 = 512;
 
 /// The largest samples, in bytes.
 #[derive(Clone, Default)]
@@ -244,7 +245,7 @@ pub(crate) struct Peaks {
     seen: BTreeMap<u32, String>,
 }
 
-/// Takes samples until it is dropped.
+/// Samples memory and disk space until it is dropped.
 pub(crate) struct Usage {
     shared: Arc<Shared>,
     sampler: Option<JoinHandle<()>>,
@@ -265,11 +266,11 @@ impl Usage {
         let decoder = testing::ffmpeg().file_name().unwrap().to_str().unwrap().to_owned();
         let (process, ended) = (AtomicU32::new(process), AtomicBool::new(false));
         let shared = Arc::new(Shared { data, decoder, process, ended, peaks: Mutex::default() });
-        let sampling = shared.clone();
+        let sampled = shared.clone();
         let sampler = std::thread::spawn(move || {
-            while !sampling.ended.load(Ordering::SeqCst) {
-                sampling.sample();
-                std::thread::sleep(INTERVAL);
+            while !sampled.ended.load(Ordering::SeqCst) {
+                sampled.sample();
+                std::thread::sleep(SAMPLE_INTERVAL);
             }
         });
         Self { shared, sampler: Some(sampler) }
@@ -286,19 +287,19 @@ impl Usage {
 
     pub(crate) fn running_decoders(&self) -> Vec<u32> {
         let seen = self.peaks().seen;
-        let runs = |(process, started): &(u32, String)| {
-            name(*process).as_ref() == Some(&self.shared.decoder)
+        let is_running = |(process, started): &(u32, String)| {
+            process_name(*process).as_ref() == Some(&self.shared.decoder)
                 && start_time(*process).as_ref() == Some(started)
         };
-        seen.into_iter().filter(runs).map(|(process, _)| process).collect()
+        seen.into_iter().filter(is_running).map(|(process, _)| process).collect()
     }
 }
 
 impl Drop for Usage {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
-        let failed = self.sampler.take().is_some_and(|sampler| sampler.join().is_err());
-        assert!(!failed || std::thread::panicking(), "the sampler failed");
+        let has_failed = self.sampler.take().is_some_and(|sampler| sampler.join().is_err());
+        assert!(!has_failed || std::thread::panicking(), "the sampler failed");
     }
 }
 
@@ -308,17 +309,18 @@ impl Shared {
         // Between its start and the start of ffmpeg, a child has the memory of its parent.
         let decoders: Vec<u32> = descendants(service)
             .into_iter()
-            .filter(|process| name(*process).as_ref() == Some(&self.decoder))
+            .filter(|process| process_name(*process).as_ref() == Some(&self.decoder))
             .collect();
-        let main = peak_memory(service).unwrap_or(0);
-        let memory = main + decoders.iter().filter_map(|process| peak_memory(*process)).sum::<u64>();
-        let unnamed = unnamed_files(service, &self.data);
+        let service_memory = peak_memory(service).unwrap_or(0);
+        let memory =
+            service_memory + decoders.iter().filter_map(|process| peak_memory(*process)).sum::<u64>();
+        let unnamed = unnamed_files_size(service, &self.data);
         let files = testing::files_below(&self.data);
         let named: u64 =
-            files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|file| size(&file)).sum();
+            files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|file| disk_usage(&file)).sum();
         let mut peaks = self.peaks.lock().unwrap();
         peaks.memory = peaks.memory.max(memory);
-        peaks.memory_of_service = peaks.memory_of_service.max(main);
+        peaks.memory_of_service = peaks.memory_of_service.max(service_memory);
         peaks.disk = peaks.disk.max(named + unnamed);
         peaks.unnamed = peaks.unnamed.max(unnamed);
         peaks.decoders = peaks.decoders.max(decoders.len());
@@ -326,7 +328,7 @@ impl Shared {
     }
 }
 
-fn name(process: u32) -> Option<String> {
+fn process_name(process: u32) -> Option<String> {
     process_field(process, "Name:")
 }
 
@@ -338,14 +340,14 @@ fn start_time(process: u32) -> Option<String> {
 }
 
 /// Returns the size of the files without a name that a process has open below a folder.
-fn unnamed_files(process: u32, folder: &Path) -> u64 {
+fn unnamed_files_size(process: u32, folder: &Path) -> u64 {
     let open = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
     let files =
         open.filter(|file| std::fs::read_link(file.path()).is_ok_and(|path| path.starts_with(folder)));
     let files = files.filter_map(|file| std::fs::metadata(file.path()).ok()).filter(|file| file.nlink() == 0);
     // A file can be open several times.
     files
-        .map(|file| (file.dev(), file.ino(), size(&file)))
+        .map(|file| (file.dev(), file.ino(), disk_usage(&file)))
         .collect::<BTreeSet<_>>()
         .iter()
         .map(|file| file.2)
@@ -353,6 +355,6 @@ fn unnamed_files(process: u32, folder: &Path) -> u64 {
 }
 
 /// Returns the space that a file uses on the disk.
-fn size(file: &Metadata) -> u64 {
-    file.blocks() * BLOCK
+fn disk_usage(file: &Metadata) -> u64 {
+    file.blocks() * BLOCK_BYTES
 }

@@ -1,5 +1,5 @@
 //! Checks `docker-compose.yml`. Unknown keys are errors, so that a check is added for each new key.
-use crate::deployment::{FILES, accepts, read, root};
+use crate::deployment::{FILES, parse_arguments, read, root};
 use app::config::variables;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,7 +91,7 @@ fn compose() -> Compose {
 }
 
 /// Returns the services that run this program.
-fn ours(compose: &Compose) -> impl Iterator<Item = (&String, &Service)> {
+fn own_services(compose: &Compose) -> impl Iterator<Item = (&String, &Service)> {
     compose.services.iter().filter(|(_, service)| service.image.starts_with("facecrawl"))
 }
 
@@ -106,11 +106,11 @@ fn substitutions(text: &str) -> Vec<(&str, Option<&str>)> {
 #[test]
 fn only_basic_services_start_without_profile() {
     let compose = compose();
-    let plain: Vec<&str> = (compose.services.iter())
+    let without_profile: Vec<&str> = (compose.services.iter())
         .filter(|(_, service)| service.profiles.is_empty())
         .map(|(name, _)| name.as_str())
         .collect();
-    assert_eq!(plain, ["backend", "postgres", "worker"]);
+    assert_eq!(without_profile, ["backend", "postgres", "worker"]);
     let profile = |name: &str| compose.services[name].profiles.join(",");
     assert_eq!(
         ["backend-gpu", "backend-rocm", "qdrant", "prometheus", "grafana"].map(profile),
@@ -142,7 +142,7 @@ fn ports_are_published_locally_without_conflicts() {
 
 #[test]
 fn published_ports_match_listening_port() {
-    for (name, service) in ours(&compose()) {
+    for (name, service) in own_services(&compose()) {
         let environment = &service.environment;
         assert_eq!(
             (environment["HOST"].as_deref(), environment["PORT"].as_deref()),
@@ -152,7 +152,7 @@ fn published_ports_match_listening_port() {
         assert!(service.ports.iter().all(|port| port.ends_with(":8080")), "{name}");
         assert!(
             environment["AUTH"].as_ref().unwrap().starts_with("${AUTH:-"),
-            "{name}: an open port needs AUTH, said explicitly"
+            "{name}: an open port requires an explicit AUTH"
         );
     }
 }
@@ -162,8 +162,8 @@ fn published_ports_match_listening_port() {
 #[test]
 fn public_hosts_include_all_containers_and_operator_hosts() {
     let compose = compose();
-    let names: Vec<&String> = ours(&compose).map(|(name, _)| name).collect();
-    for (name, service) in ours(&compose) {
+    let names: Vec<&String> = own_services(&compose).map(|(name, _)| name).collect();
+    for (name, service) in own_services(&compose) {
         let hosts: Vec<&str> = service.environment["PUBLIC_HOSTS"].as_ref().unwrap().split(',').collect();
         assert!(names.iter().all(|other| hosts.contains(&other.as_str())), "{name}: {hosts:?}");
         assert!(hosts.contains(&"${PUBLIC_HOSTS:-}") && !hosts.contains(&"*"), "{name}: {hosts:?}");
@@ -179,19 +179,19 @@ fn compose_variables_and_defaults_match_env_example() {
     let text = read("docker-compose.yml");
     // Containers have different defaults for authentication, drain time, GPUs and the address of
     // Qdrant.
-    let differs =
+    let different_defaults =
         ["AUTH", "DRAIN_SECONDS", "GPU_BACKEND", "FACE_DETECTION_GPU", "FACE_EMBEDDING_GPU", "QDRANT_URL"];
     for (name, value) in substitutions(&text) {
-        let there = default(name).unwrap_or_else(|| panic!("{name} is not in .env.example"));
+        let expected = default(name).unwrap_or_else(|| panic!("{name} is not in .env.example"));
         assert!(
-            differs.contains(&name) || value == Some(there.as_str()),
-            "{name}: {value:?} here, {there} there"
+            different_defaults.contains(&name) || value == Some(expected.as_str()),
+            "{name}: {value:?} in docker-compose.yml, {expected} in .env.example"
         );
     }
-    // OpenTelemetry and CUDA read these themselves.
-    let of_libraries = |name: &str| name.starts_with("OTEL_") || name.starts_with("CUDA_");
-    for (service, found) in ours(&compose()) {
-        for name in found.environment.keys().filter(|name| !of_libraries(name)) {
+    // OpenTelemetry and CUDA read these variables themselves.
+    let is_library_variable = |name: &str| name.starts_with("OTEL_") || name.starts_with("CUDA_");
+    for (service, found) in own_services(&compose()) {
+        for name in found.environment.keys().filter(|name| !is_library_variable(name)) {
             assert!(default(name).is_some(), "{service}: {name} is not in .env.example");
         }
     }
@@ -201,17 +201,17 @@ fn compose_variables_and_defaults_match_env_example() {
 #[test]
 fn containers_receive_every_program_setting() {
     let compose = compose();
-    assert!(compose.settings.values().all(Option::is_none), "values of .env and of the shell are passed on");
+    assert!(compose.settings.values().all(Option::is_none), "the values must come from .env or the shell");
     // The images set these, and the containers have no private database.
-    let elsewhere = ["FACE_MODEL_MIRROR", "ORT_DYLIB_PATH", "POSTGRES_BIN_DIR"];
-    for (name, service) in ours(&compose) {
-        for variable in variables().iter().filter(|variable| !elsewhere.contains(&variable.name)) {
+    let image_variables = ["FACE_MODEL_MIRROR", "ORT_DYLIB_PATH", "POSTGRES_BIN_DIR"];
+    for (name, service) in own_services(&compose) {
+        for variable in variables().iter().filter(|variable| !image_variables.contains(&variable.name)) {
             assert!(service.environment.contains_key(variable.name), "{name}: {} is missing", variable.name);
         }
-        for name in elsewhere {
+        for name in image_variables {
             assert!(
                 !service.environment.contains_key(name),
-                "an empty {name} would remove that of the image"
+                "an empty {name} would override the value of the image"
             );
         }
     }
@@ -219,11 +219,11 @@ fn containers_receive_every_program_setting() {
 
 #[test]
 fn container_commands_are_accepted_by_program() {
-    for (name, service) in ours(&compose()) {
-        accepts(&service.command).unwrap_or_else(|error| panic!("{name}: {error}"));
+    for (name, service) in own_services(&compose()) {
+        parse_arguments(&service.command).unwrap_or_else(|error| panic!("{name}: {error}"));
         if let Some(check) = &service.healthcheck {
             assert_eq!((check.test[0].as_str(), check.test[1].as_str()), ("CMD", "facecrawl"), "{name}");
-            accepts(&check.test[2..]).unwrap_or_else(|error| panic!("{name}: {error}"));
+            parse_arguments(&check.test[2..]).unwrap_or_else(|error| panic!("{name}: {error}"));
         }
     }
     let compose = compose();
@@ -254,7 +254,7 @@ fn containers_are_read_only_with_minimal_capabilities() {
 #[test]
 fn stop_grace_period_exceeds_drain_time() {
     let seconds = |text: &str| text.strip_suffix('s').unwrap().parse::<u32>().unwrap();
-    for (name, service) in ours(&compose()) {
+    for (name, service) in own_services(&compose()) {
         let (_, drain) = substitutions(service.environment["DRAIN_SECONDS"].as_ref().unwrap())[0];
         let grace = seconds(service.stop_grace_period.as_deref().unwrap());
         assert!(drain.unwrap().parse::<u32>().unwrap() < grace, "{name}");
@@ -273,12 +273,12 @@ fn container_images_are_pinned_and_references_exist() {
             .1;
         assert_ne!(tag, "latest", "{name}");
         assert_eq!(service.restart, "unless-stopped", "{name}");
-        let built =
+        let is_built =
             compose.services.values().any(|other| other.build.is_some() && other.image == service.image);
-        assert_eq!(tag == "local", built, "{name}: local images are built here, others are not");
+        assert_eq!(tag == "local", is_built, "{name}: local images are built here, others are not");
         assert_eq!(
             service.pull_policy.as_deref(),
-            (built && service.build.is_none()).then_some("never"),
+            (is_built && service.build.is_none()).then_some("never"),
             "{name}"
         );
         for volume in &service.volumes {
@@ -290,11 +290,13 @@ fn container_images_are_pinned_and_references_exist() {
                 None => assert!(used.insert(source.to_owned()) || source != "postgres", "{name}: {volume}"),
             }
         }
-        for (other, on) in &service.depends_on {
+        for (other, dependency) in &service.depends_on {
             let other_service = &compose.services[other];
-            let checked = other_service.healthcheck.is_some() || other_service.image.starts_with("facecrawl");
+            let is_checked =
+                other_service.healthcheck.is_some() || other_service.image.starts_with("facecrawl");
             assert!(
-                on.condition == "service_started" || on.condition == "service_healthy" && checked,
+                dependency.condition == "service_started"
+                    || dependency.condition == "service_healthy" && is_checked,
                 "{name}: {other}"
             );
         }
@@ -318,7 +320,7 @@ fn compose_builds_exactly_known_dockerfiles() {
     assert!(files.iter().eq(&FILES), "{files:?}");
 }
 
-/// The override for hosts without a GPU changes nothing but the runtime.
+/// The override for hosts without a GPU changes only the runtime.
 #[test]
 fn no_gpu_override_changes_only_runtime() {
     assert_eq!(compose().services["backend-gpu"].runtime.as_deref(), Some("nvidia"));

@@ -1,4 +1,4 @@
-//! The program with a search index, and a writer of random faces.
+//! Runs the program with a search index, and writes random faces.
 use crate::common::service::{Caller, Output, Service, TestFolder};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ pub(crate) struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    /// Without a Qdrant server.
+    /// Returns the program without a Qdrant server.
     pub(crate) fn new(folder: &'a TestFolder, url: String) -> Self {
         Self { folder, url, environment: Vec::new() }
     }
@@ -29,7 +29,7 @@ impl<'a> Program<'a> {
         Self { folder, url, environment: vec![("QDRANT_URL", server.to_owned())] }
     }
 
-    /// With collections of its own in the Qdrant server of the tests.
+    /// Returns the program with separate collections in the Qdrant server of the tests.
     pub(crate) fn with_qdrant(folder: &'a TestFolder, url: String) -> Self {
         let server = std::env::var("TEST_QDRANT_URL").expect("run the tests through ./scripts/test");
         let key = std::env::var("TEST_QDRANT_API_KEY").unwrap_or_default();
@@ -77,13 +77,13 @@ impl Writer {
         Self { store, collection, model, random: Random(seed), images: BTreeMap::new() }
     }
 
-    fn face(&mut self) -> NewFace {
-        rows::face(self.random.direction(DIMENSIONS), self.model.id, 0.5)
+    fn random_face(&mut self) -> NewFace {
+        rows::face(self.random.padded_unit_vector(DIMENSIONS), self.model.id, 0.5)
     }
 
-    pub(crate) async fn add(&mut self) -> Result<(), StoreError> {
+    pub(crate) async fn add_image(&mut self) -> Result<(), StoreError> {
         let image = rows::image(&mut self.random);
-        let faces: Vec<NewFace> = (0..FACES_PER_IMAGE).map(|_| self.face()).collect();
+        let faces: Vec<NewFace> = (0..FACES_PER_IMAGE).map(|_| self.random_face()).collect();
         let mut tx = self.store.begin().await?;
         self.store.images().insert(tx.conn(), self.collection, &image).await?.unwrap();
         self.store.faces().insert(tx.conn(), self.collection, image.id, &faces).await?;
@@ -92,10 +92,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Gives a face another embedding.
+    /// Replaces the embedding of a random face.
     pub(crate) async fn replace_embedding(&mut self) -> Result<(), StoreError> {
         let Some(image) = self.random_image() else { return Ok(()) };
-        let embedding = self.random.direction(DIMENSIONS);
+        let embedding = self.random.padded_unit_vector(DIMENSIONS);
         let face = self.images[&image][0].id;
         self.store.models().replace_embeddings(&self.model, &[(face, embedding)]).await?;
         Ok(())
@@ -107,12 +107,12 @@ impl Writer {
     }
 }
 
-/// Stores faces with the service and `SEARCH_INDEX=pgvector`, and ends the service.
-pub(crate) async fn with_faces(program: &Program<'_>, database: &TestDatabase, images: usize) -> Writer {
+/// Stores faces with the service and `SEARCH_INDEX=pgvector`, and stops the service.
+pub(crate) async fn store_faces(program: &Program<'_>, database: &TestDatabase, images: usize) -> Writer {
     let mut service = program.start("pgvector");
     let mut writer = Writer::new(database.store(), 1).await;
     for _ in 0..images {
-        writer.add().await.unwrap();
+        writer.add_image().await.unwrap();
     }
     service.stop();
     writer

@@ -1,5 +1,5 @@
-//! The hosts and crawls of a simulation, and the record of its events. The hosts are computed from
-//! [`Sizes`] alone and are the same in every run. Nothing here uses the product code, so that
+//! Defines the hosts and crawls of a simulation, and records its events. The hosts are computed
+//! from [`Sizes`] alone and are the same in every run. Nothing here uses the product code, so that
 //! politeness and fairness are measured independently.
 use bench::Tail;
 use serde_json::{Value, json};
@@ -70,7 +70,7 @@ pub(crate) const CRAWLS: [(usize, Duration); 4] = [
     (1, Duration::from_secs(60)),
 ];
 /// Number of hosts per thousand of the second crawl that also belong to the first crawl.
-const SHARED: usize = 50;
+const SHARED_PER_THOUSAND: usize = 50;
 /// Number of links to further pages on each page.
 pub(crate) const LINKS: usize = 10;
 
@@ -101,7 +101,7 @@ pub(crate) fn latency(host: usize, nth: usize) -> Duration {
     })
 }
 
-pub(crate) fn sites(sizes: &Sizes) -> Vec<Site> {
+pub(crate) fn create_sites(sizes: &Sizes) -> Vec<Site> {
     // Ranks are assigned at random, so that every crawl has hosts of all sizes.
     let mut ranks: Vec<usize> = (1..=sizes.hosts).collect();
     ranks.sort_by_key(|rank| hash(*rank, 2));
@@ -110,8 +110,8 @@ pub(crate) fn sites(sizes: &Sizes) -> Vec<Site> {
     for (crawl, (share, _)) in CRAWLS.iter().enumerate() {
         let host_count = (sizes.hosts * share / 1000).max(2).min(sizes.hosts - host);
         for nth in 0..host_count {
-            let shared = crawl == 1 && nth % 1000 < SHARED;
-            let host_number = if shared { hash(nth, 3) as usize % first_crawl.len() } else { host + nth };
+            let is_shared = crawl == 1 && nth % 1000 < SHARED_PER_THOUSAND;
+            let host_number = if is_shared { hash(nth, 3) as usize % first_crawl.len() } else { host + nth };
             sites.push(Site { host: host_number, crawl, pages: (sizes.largest / ranks[host + nth]).max(1) });
         }
         if crawl == 0 {
@@ -139,10 +139,10 @@ pub(crate) fn depth(mut page: usize) -> i32 {
 
 /// Number of places of a partition key in a crowded queue (see the crate `queue`). This is the
 /// maximum number of requests to a host before every other host has received a request.
-const QUANTUM: usize = 8;
+const PLACES_PER_HOST: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PageEnd {
+pub(crate) enum PageOutcome {
     Fetched,
     /// The page failed and has no attempts left.
     GivenUp,
@@ -162,10 +162,10 @@ struct Host {
 
 #[derive(Clone, Copy, Default)]
 struct SiteTimes {
-    discovered: Duration,
+    discovered_at: Duration,
     /// Number of requests that had started before the site was found.
-    preceding: usize,
-    first: Option<Duration>,
+    preceding_requests: usize,
+    first_request_at: Option<Duration>,
 }
 
 #[derive(Default)]
@@ -179,11 +179,11 @@ pub(crate) struct Ledger {
     given_up: usize,
     requests: usize,
     waits: usize,
-    too_soon: usize,
-    simultaneous: usize,
+    early_requests: usize,
+    simultaneous_requests: usize,
     /// For hosts of [`Behaviour::Quick`], the seconds from the moment when a request was allowed to
     /// the start of the next request.
-    idle: Vec<f64>,
+    idle_seconds: Vec<f64>,
     pages: usize,
     /// Maximum number of requests that started between the discovery of a site and the first
     /// request to that site.
@@ -201,7 +201,7 @@ impl Ledger {
         }
     }
 
-    /// Returns `true` if the simulation is over: all crawls have begun (`all_begun`) and no page
+    /// Returns whether the simulation is over: all crawls have begun (`all_begun`) and no page
     /// waits or runs, or the maximum number of requests is reached.
     pub(crate) fn is_over(&self, all_begun: bool) -> bool {
         (all_begun && self.waiting == 0) || self.requests >= self.sizes.requests
@@ -215,8 +215,9 @@ impl Ledger {
         host.pages += pages;
         self.waiting += pages;
         self.pages += pages;
-        if self.site_times[site].first.is_none() {
-            self.site_times[site] = SiteTimes { discovered: now, preceding: self.requests, first: None };
+        if self.site_times[site].first_request_at.is_none() {
+            self.site_times[site] =
+                SiteTimes { discovered_at: now, preceding_requests: self.requests, first_request_at: None };
         }
     }
 
@@ -224,16 +225,17 @@ impl Ledger {
     pub(crate) fn record_start(&mut self, site: usize, host: usize, now: Duration) -> usize {
         let nth = self.hosts[host].requests;
         let site_times = &mut self.site_times[site];
-        if site_times.first.is_none() {
-            site_times.first = Some(now);
-            self.max_requests_ahead = self.max_requests_ahead.max(self.requests - site_times.preceding);
+        if site_times.first_request_at.is_none() {
+            site_times.first_request_at = Some(now);
+            self.max_requests_ahead =
+                self.max_requests_ahead.max(self.requests - site_times.preceding_requests);
         }
-        let quick = behaviour(host) == Behaviour::Quick;
+        let is_quick = behaviour(host) == Behaviour::Quick;
         let host = &mut self.hosts[host];
-        self.simultaneous += usize::from(host.has_request);
-        self.too_soon += usize::from(now < host.closed_until);
-        if quick {
-            self.idle.push(now.saturating_sub(host.ready_at).as_secs_f64());
+        self.simultaneous_requests += usize::from(host.has_request);
+        self.early_requests += usize::from(now < host.closed_until);
+        if is_quick {
+            self.idle_seconds.push(now.saturating_sub(host.ready_at).as_secs_f64());
         }
         host.has_request = true;
         host.requests += 1;
@@ -243,7 +245,13 @@ impl Ledger {
 
     /// Records the end of a request. No further request to the host may start for `delay` or
     /// `pause`, whichever is longer.
-    pub(crate) fn end(&mut self, host: usize, now: Duration, delay: Duration, pause: Option<Duration>) {
+    pub(crate) fn record_end(
+        &mut self,
+        host: usize,
+        now: Duration,
+        delay: Duration,
+        pause: Option<Duration>,
+    ) {
         let pause = pause.unwrap_or_default().max(delay);
         let host = &mut self.hosts[host];
         host.has_request = false;
@@ -251,10 +259,10 @@ impl Ledger {
         host.ready_at = now + pause;
     }
 
-    pub(crate) fn record_outcome(&mut self, site: usize, outcome: PageEnd) {
+    pub(crate) fn record_outcome(&mut self, site: usize, outcome: PageOutcome) {
         match outcome {
-            PageEnd::Fetched => self.fetched += 1,
-            PageEnd::GivenUp => self.given_up += 1,
+            PageOutcome::Fetched => self.fetched += 1,
+            PageOutcome::GivenUp => self.given_up += 1,
         }
         self.waiting -= 1;
         self.hosts[self.sites[site].host].pages -= 1;
@@ -267,26 +275,26 @@ impl Ledger {
 
     /// Returns the report. Times are in simulated seconds unless the name specifies another unit.
     pub(crate) fn report(self, now: Duration) -> Value {
-        let fair_share: usize = self.sites.iter().map(|site| site.pages.min(QUANTUM)).sum();
-        let crawls: Vec<Value> = (0..CRAWLS.len()).map(|crawl| self.crawl(crawl)).collect();
+        let fair_share: usize = self.sites.iter().map(|site| site.pages.min(PLACES_PER_HOST)).sum();
+        let crawls: Vec<Value> = (0..CRAWLS.len()).map(|crawl| self.crawl_report(crawl)).collect();
         json!({
             "hosts": self.sizes.hosts, "sites": self.sites.len(), "pages": self.pages,
             "slots": self.sizes.slots * self.sizes.processes, "delay_ms": self.sizes.delay.as_millis() as u64,
             "fetched": self.fetched, "given_up": self.given_up, "requests": self.requests,
-            "never_asked": self.site_times.iter().filter(|site_times| site_times.first.is_none()).count(),
-            "asked_too_soon": self.too_soon, "asked_twice_at_once": self.simultaneous,
+            "never_asked": self.site_times.iter().filter(|site_times| site_times.first_request_at.is_none()).count(),
+            "asked_too_soon": self.early_requests, "asked_twice_at_once": self.simultaneous_requests,
             "waits_per_request": ratio(self.waits, self.requests),
             "virtual_s": now.as_secs(),
             "most_requests_before_a_sites_first": self.max_requests_ahead,
             "as_fair_shares": ratio(self.max_requests_ahead, fair_share),
-            "quick_host_ready_to_asked": Tail::of(&self.idle),
+            "quick_host_ready_to_asked": Tail::of(&self.idle_seconds),
             "crawls": crawls,
         })
     }
 
-    fn crawl(&self, crawl: usize) -> Value {
+    fn crawl_report(&self, crawl: usize) -> Value {
         let own_sites = || self.sites.iter().zip(&self.site_times).filter(|(site, _)| site.crawl == crawl);
-        let wait = |times: &SiteTimes| Some((times.first? - times.discovered).as_secs_f64());
+        let wait = |times: &SiteTimes| Some((times.first_request_at? - times.discovered_at).as_secs_f64());
         let waits: Vec<f64> = own_sites().filter_map(|(_, times)| wait(times)).collect();
         json!({
             "sites": own_sites().count(), "pages": own_sites().map(|(site, _)| site.pages).sum::<usize>(),

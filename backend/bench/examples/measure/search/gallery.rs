@@ -1,6 +1,6 @@
 //! Draws the faces of a gallery and stores them. Measures an index with them: recall, latency, and
 //! storing.
-use super::{Arguments, LEAST_QUALITY};
+use super::{Arguments, MIN_QUALITY};
 use crate::common::{busy_seconds, per_second, rounded};
 use anyhow::{Result, anyhow, ensure};
 use bench::Tail;
@@ -16,7 +16,7 @@ use store::Store;
 use store::erasures::Target;
 use store::faces::search::SearchQuery;
 use store::index::scope::FaceFilter;
-use testing::embeddings::{Random, displaced, unit};
+use testing::embeddings::{Random, displace, normalize};
 use testing::rows;
 use tokio::task::JoinSet;
 use tokio::time::interval;
@@ -26,16 +26,16 @@ const RESULTS: i64 = 10;
 /// Number of searches before the first measured search. They open connections and warm up caches.
 const WARMUP: usize = 50;
 /// Number of images stored while no search runs.
-const STORED_ALONE: usize = 20;
+const IMAGES_STORED_ALONE: usize = 20;
 /// Number of connections that store faces while searches run.
 const WRITERS: usize = 4;
-/// Seeds of the probes and of the timed searches. They are greater than every number of an image.
-const PROBES: u64 = 1 << 40;
-const LATENCIES: u64 = 2 << 40;
+/// Seeds of the probes and of the timed searches. They are greater than the numbers of all images.
+const PROBE_SEED: u64 = 1 << 40;
+const LATENCY_SEED: u64 = 2 << 40;
 /// Number of the first image that a measurement stores. It is greater than those of the gallery.
-const STORED: usize = 1 << 32;
+const FIRST_STORED_IMAGE: usize = 1 << 32;
 /// Minimum similarity of a match.
-const MATCH: f32 = 0.5;
+const MATCH_THRESHOLD: f32 = 0.5;
 
 /// A gallery, and the store whose index is measured.
 pub(crate) struct Gallery {
@@ -44,9 +44,9 @@ pub(crate) struct Gallery {
     /// Whether each search compares with every face.
     exact: bool,
     /// Number of the next image.
-    next: AtomicUsize,
-    /// Id of the first moment of the measurement. Rows from it on are deleted at the end.
-    begin: Uuid,
+    next_image: AtomicUsize,
+    /// An id of the start time. Rows with this or a later id are deleted at the end.
+    start_id: Uuid,
 }
 
 /// A probe and its exact results in its collection: the ten most similar faces, and the ten most
@@ -61,12 +61,12 @@ pub(crate) struct Probe {
 /// Draws probes, and compares each with every face.
 pub(crate) async fn probes(store: &Store, people: &Arc<People>, count: usize) -> Result<Vec<Probe>> {
     let gallery = Gallery::new(store.clone(), Arc::clone(people), true);
-    let mut random = Random(PROBES);
+    let mut random = Random(PROBE_SEED);
     let mut probes = Vec::with_capacity(count);
     for _ in 0..count {
         let (collection, embedding) = (people.collection(&mut random), people.random_face(&mut random));
         let nearest = gallery.search(collection, &embedding, None, -1.0).await?;
-        let nearest_good = gallery.search(collection, &embedding, Some(LEAST_QUALITY), MATCH).await?;
+        let nearest_good = gallery.search(collection, &embedding, Some(MIN_QUALITY), MATCH_THRESHOLD).await?;
         probes.push(Probe { collection, embedding, nearest, nearest_good });
     }
     Ok(probes)
@@ -74,7 +74,13 @@ pub(crate) async fn probes(store: &Store, people: &Arc<People>, count: usize) ->
 
 impl Gallery {
     pub(crate) fn new(store: Store, people: Arc<People>, exact: bool) -> Self {
-        Self { store, people, exact, next: AtomicUsize::new(STORED), begin: Uuid::now_v7() }
+        Self {
+            store,
+            people,
+            exact,
+            next_image: AtomicUsize::new(FIRST_STORED_IMAGE),
+            start_id: Uuid::now_v7(),
+        }
     }
 
     fn query(&self, collection_id: Uuid, embedding: Vec<f32>, min_quality: Option<f32>) -> SearchQuery {
@@ -109,26 +115,26 @@ impl Gallery {
     /// Returns the fraction of the ten exact results that the index finds. With a minimum quality,
     /// only matches count: most of the ten results are then faces of other people, which are all
     /// about equally similar.
-    pub(crate) async fn recall(&self, probes: &[Probe], min_quality: Option<f32>) -> Result<f64> {
+    pub(crate) async fn measure_recall(&self, probes: &[Probe], min_quality: Option<f32>) -> Result<f64> {
         let (mut found, mut total) = (0, 0);
         for probe in probes {
             let hits = self.search(probe.collection, &probe.embedding, min_quality, -1.0).await?;
-            let truth = if min_quality.is_some() { &probe.nearest_good } else { &probe.nearest };
-            total += truth.len();
-            found += hits.intersection(truth).count();
+            let expected = if min_quality.is_some() { &probe.nearest_good } else { &probe.nearest };
+            total += expected.len();
+            found += hits.intersection(expected).count();
         }
         Ok(found as f64 / total as f64)
     }
 
     /// Measures searches that run one after the other. `rate` is their number per second; with 0,
     /// each follows the one before.
-    pub(crate) async fn latency(
+    pub(crate) async fn measure_latency(
         &self,
         searches: usize,
         min_quality: Option<f32>,
         rate: u32,
     ) -> Result<Value> {
-        let mut random = Random(LATENCIES);
+        let mut random = Random(LATENCY_SEED);
         let mut tick = (rate > 0).then(|| interval(Duration::from_secs(1) / rate));
         let (mut times, mut exact_count) = (Vec::with_capacity(searches), 0);
         for index in 0..WARMUP + searches {
@@ -148,9 +154,9 @@ impl Gallery {
         Ok(json!({"ms": Tail::of(&times), "searches": searches, "exact": exact_count}))
     }
 
-    /// Measures searches while `per_second` faces are stored: ten images per second over each of
-    /// several connections, as image workers do.
-    pub(crate) async fn while_storing(
+    /// Measures searches while `writes` faces per second are stored: ten images per second over
+    /// each of several connections, as image workers do.
+    pub(crate) async fn measure_while_storing(
         self: &Arc<Self>,
         searches: usize,
         rate: u32,
@@ -172,7 +178,7 @@ impl Gallery {
                 anyhow::Ok(())
             });
         }
-        let mut report = self.latency(searches, None, rate).await?;
+        let mut report = self.measure_latency(searches, None, rate).await?;
         let stored_per_s = per_second(stored.load(Ordering::Relaxed), started);
         stop.store(true, Ordering::Relaxed);
         writers.join_all().await.into_iter().collect::<Result<()>>()?;
@@ -184,30 +190,30 @@ impl Gallery {
     }
 
     /// Returns the milliseconds per face on one connection without other load.
-    pub(crate) async fn storing(&self) -> Result<f64> {
+    pub(crate) async fn measure_storing(&self) -> Result<f64> {
         let started = Instant::now();
-        for _ in 0..STORED_ALONE {
-            self.store_next(PER_IMAGE).await?;
+        for _ in 0..IMAGES_STORED_ALONE {
+            self.store_next(FACES_PER_IMAGE).await?;
         }
-        Ok(rounded(started.elapsed().as_secs_f64() * 1e3 / (STORED_ALONE * PER_IMAGE) as f64, 2))
+        Ok(rounded(started.elapsed().as_secs_f64() * 1e3 / (IMAGES_STORED_ALONE * FACES_PER_IMAGE) as f64, 2))
     }
 
     async fn store_next(&self, faces: usize) -> Result<()> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let number = self.next_image.fetch_add(1, Ordering::Relaxed);
         self.people.store_image(&self.store, number, faces).await
     }
 
-    /// Measures the plan of an erasure by likeness of one of the people. The erasure is not carried
-    /// out.
+    /// Measures the plan of an erasure by likeness of one of the people, without the erasure
+    /// itself.
     pub(crate) async fn plan_erasure(&self) -> Result<f64> {
-        let mut random = Random(PROBES);
+        let mut random = Random(PROBE_SEED);
         let collection = self.people.collection(&mut random);
         let embedding = self.people.random_face(&mut random);
-        let target = Target::Likeness { embedding, model_id: self.people.model, threshold: MATCH };
+        let target = Target::Likeness { embedding, model_id: self.people.model, threshold: MATCH_THRESHOLD };
         let started = Instant::now();
         let mut tx = self.store.begin().await?;
         let plan = self.store.erasures().plan(tx.conn(), collection, &target).await?;
-        eprintln!("an erasure would take {} faces", plan.faces.len());
+        eprintln!("an erasure would delete {} faces", plan.faces.len());
         Ok(rounded(started.elapsed().as_secs_f64(), 2))
     }
 
@@ -215,7 +221,7 @@ impl Gallery {
         let mut tx = self.store.begin().await?;
         for (table, column) in [("faces", "image_id"), ("images", "id")] {
             let delete = AssertSqlSafe(format!("delete from {table} where {column} >= $1"));
-            sqlx::query(delete).bind(self.begin).execute(tx.conn()).await?;
+            sqlx::query(delete).bind(self.start_id).execute(tx.conn()).await?;
         }
         tx.commit().await?;
         Ok(())
@@ -223,10 +229,10 @@ impl Gallery {
 }
 
 /// Average number of faces per person. The mean similarity of two faces of one person is 0.6.
-const PER_PERSON: usize = 20;
+const FACES_PER_PERSON: usize = 20;
 const SPREAD: f64 = 0.82;
 /// Number of faces of an image.
-const PER_IMAGE: usize = 100;
+const FACES_PER_IMAGE: usize = 100;
 /// Number of connections that store the faces of the gallery.
 const LOADERS: usize = 2;
 
@@ -249,7 +255,7 @@ impl People {
         let model = store.models().register("gallery", "gallery", arguments.dimensions.try_into()?).await?.id;
         let deviation = |component: usize| f64::from(arguments.variance_ratio).sqrt().powi(component as i32);
         let deviations = (0..arguments.dimensions).map(deviation).collect();
-        let count = arguments.faces.div_ceil(PER_PERSON).max(1);
+        let count = arguments.faces.div_ceil(FACES_PER_PERSON).max(1);
         Ok(Self { count, deviations, collections, model })
     }
 
@@ -257,14 +263,16 @@ impl People {
     fn random_face(&self, random: &mut Random) -> Vec<f32> {
         let person = random.below(self.count) as u64;
         let centre = self.direction(&mut Random(u64::MAX - person));
-        let embedding = displaced(&centre, &self.direction(random), SPREAD);
+        let embedding = displace(&centre, &self.direction(random), SPREAD);
         embedding.into_iter().map(|x| f16::from_f32(x).to_f32()).collect()
     }
 
     /// Returns a random unit vector.
     fn direction(&self, random: &mut Random) -> Vec<f32> {
-        let plain = random.unit(self.deviations.len());
-        unit(&plain.iter().zip(&self.deviations).map(|(x, scale)| f64::from(*x) * scale).collect::<Vec<_>>())
+        let plain = random.unit_vector(self.deviations.len());
+        normalize(
+            &plain.iter().zip(&self.deviations).map(|(x, scale)| f64::from(*x) * scale).collect::<Vec<_>>(),
+        )
     }
 
     pub(crate) fn collection(&self, random: &mut Random) -> Uuid {
@@ -287,13 +295,13 @@ impl People {
 }
 
 pub(crate) async fn load(store: &Store, people: &Arc<People>, faces: usize) -> Result<()> {
-    let images = stream::iter((0..faces).step_by(PER_IMAGE)).map(|first| {
+    let images = stream::iter((0..faces).step_by(FACES_PER_IMAGE)).map(|first| {
         let (store, people) = (store.clone(), Arc::clone(people));
         tokio::spawn(async move {
             if first > 0 && first.is_multiple_of(500_000) {
                 eprintln!("{first} faces stored");
             }
-            people.store_image(&store, first / PER_IMAGE, PER_IMAGE.min(faces - first)).await
+            people.store_image(&store, first / FACES_PER_IMAGE, FACES_PER_IMAGE.min(faces - first)).await
         })
     });
     images.buffer_unordered(LOADERS).map(|stored| stored?).try_collect().await

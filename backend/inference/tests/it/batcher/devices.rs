@@ -1,5 +1,5 @@
-//! Tests devices that run out of memory, fail, panic or are lost, and many concurrent requests:
-//! their cost matches the cost model of the device, and no request is lost.
+//! Tests devices that run out of memory, fail, panic or are lost. Also tests that the cost of many
+//! concurrent requests matches the cost model of the device, and that no request is lost.
 use crate::batcher::*;
 use inference::backend::{Backend, BackendError, BatchView, OutputReader};
 use inference::batcher::{Batcher, Device, Limits};
@@ -11,10 +11,9 @@ use std::time::Duration;
 #[testing::test(flavor = "multi_thread")]
 async fn out_of_memory_permanently_lowers_batch_size() {
     let (gate, controls) = gate();
-    let limits = Limits { max_batch: 64, ..ONE_BY_ONE };
+    let limits = Limits { max_batch: 64, ..SINGLE_ITEMS };
     let sizes = Arc::new(Mutex::new(Vec::new()));
-    let device =
-        Doubler { gate: Some(gate), sizes: sizes.clone(), memory_for: Some(8), ..Default::default() };
+    let device = Doubler { gate: Some(gate), sizes: sizes.clone(), max_items: Some(8), ..Default::default() };
     let batcher = start(vec![device], limits);
     for round in 0..2 {
         let mut tasks = vec![occupy(&batcher, &controls).await];
@@ -22,7 +21,8 @@ async fn out_of_memory_permanently_lowers_batch_size() {
             tasks.push(enqueue(&batcher, f32::from(i), Priority::Background).await);
         }
         controls.release();
-        // The first round exceeds the memory at 64 and at 32; the second never tries more than 8.
+        // In the first round, batches of 64 and 32 exceed the memory. The second round has batches
+        // of at most 8.
         let runs = if round == 0 { 2 + 5 } else { 5 };
         for _ in 0..runs {
             controls.next();
@@ -36,7 +36,7 @@ async fn out_of_memory_permanently_lowers_batch_size() {
 #[testing::test(flavor = "multi_thread")]
 async fn failing_device_falls_back_to_second_backend() {
     let failing = |error: BackendError| Doubler { fails_with: Some(error), ..Default::default() };
-    let limits = Limits { max_batch: 4, ..ONE_BY_ONE };
+    let limits = Limits { max_batch: 4, ..SINGLE_ITEMS };
     let devices = |error, fallback: Option<Doubler>| {
         vec![Device { primary: Box::new(failing(error)), fallback: fallback.map(|f| Box::new(f) as _) }]
     };
@@ -46,7 +46,7 @@ async fn failing_device_falls_back_to_second_backend() {
     let batcher =
         Batcher::start(Numbers::default(), devices(error.clone(), Some(Doubler::default())), limits).unwrap();
     assert_eq!(batcher.run(request, Priority::Interactive).await.unwrap().output, 42.0);
-    batcher.ready().unwrap();
+    batcher.check_ready().unwrap();
 
     let without_fallback = Batcher::start(Numbers::default(), devices(error.clone(), None), limits).unwrap();
     let failed = without_fallback.run(request, Priority::Interactive).await.unwrap_err().to_string();
@@ -54,51 +54,51 @@ async fn failing_device_falls_back_to_second_backend() {
 
     let both_failing = Batcher::start(
         Numbers::default(),
-        devices(error, Some(failing(BackendError::Failed("too".into())))),
+        devices(error, Some(failing(BackendError::Failed("fallback error".into())))),
         limits,
     );
     let failed = both_failing.unwrap().run(request, Priority::Interactive).await.unwrap_err().to_string();
-    assert!(failed.contains("kernel error") && failed.contains("too"), "{failed}");
+    assert!(failed.contains("kernel error") && failed.contains("fallback error"), "{failed}");
 
-    let lost = BackendError::DeviceLost("it fell off the bus".into());
+    let lost = BackendError::DeviceLost("the GPU has fallen off the bus".into());
     let batcher =
         Batcher::start(Numbers::default(), devices(lost, Some(Doubler::default())), limits).unwrap();
-    batcher.ready().unwrap();
+    batcher.check_ready().unwrap();
     assert_eq!(
         batcher.run(request, Priority::Interactive).await.unwrap().output,
         42.0,
-        "the request is still answered"
+        "the fallback runs the request"
     );
-    let reason = batcher.ready().unwrap_err();
-    assert!(reason.contains("fell off the bus") && reason.contains("fake:0"), "{reason}");
+    let reason = batcher.check_ready().unwrap_err();
+    assert!(reason.contains("fallen off the bus") && reason.contains("fake:0"), "{reason}");
 }
 
 #[testing::test(flavor = "multi_thread")]
 async fn other_devices_take_over_from_lost_device() {
     for prefetch in [false, true] {
-        let lost = BackendError::DeviceLost("it fell off the bus".into());
+        let lost = BackendError::DeviceLost("the GPU has fallen off the bus".into());
         let (gate, controls) = gate();
         let devices = vec![
             Doubler { fails_with: Some(lost), gate: Some(gate), ..Default::default() },
             Doubler::default(),
         ];
-        let batcher = start(devices, Limits { prefetch, ..ONE_BY_ONE });
+        let batcher = start(devices, Limits { prefetch, ..SINGLE_ITEMS });
         // Requests go to either device until the first one is lost.
         let mut failed = 0;
-        while batcher.ready().is_ok() {
+        while batcher.check_ready().is_ok() {
             let batcher = batcher.clone();
             let task = tokio::spawn(async move {
                 batcher.run(Call { number: 4.0, width: 2 }, Priority::Interactive).await
             });
             while !task.is_finished() {
-                if controls.entered.try_recv().is_ok() {
+                if controls.run_receiver.try_recv().is_ok() {
                     controls.release();
                 }
                 tokio::task::yield_now().await;
             }
             failed += usize::from(task.await.unwrap().is_err());
         }
-        assert!(batcher.ready().unwrap_err().contains("fell off the bus"));
+        assert!(batcher.check_ready().unwrap_err().contains("fallen off the bus"));
         for i in 0..50_u8 {
             let request = Call { number: f32::from(i), width: 2 };
             match batcher.run(request, Priority::Interactive).await {
@@ -122,7 +122,7 @@ async fn failing_input_does_not_fail_whole_batch() {
         let sizes = Arc::new(Mutex::new(Vec::new()));
         let device =
             Doubler { gate: Some(gate), sizes: sizes.clone(), fails_on: Some(2.0), ..Default::default() };
-        let limits = Limits { max_batch: 4, prefetch, ..ONE_BY_ONE };
+        let limits = Limits { max_batch: 4, prefetch, ..SINGLE_ITEMS };
         let batcher = start(vec![device], limits);
         let send_request = |number| {
             let batcher = batcher.clone();
@@ -130,11 +130,11 @@ async fn failing_input_does_not_fail_whole_batch() {
         };
         let first = send_request(9.0);
         assert_eq!(controls.next(), [9.0]);
-        // Sent in this order: each request is sent after the previous one is queued or written.
+        // Each request is sent after the previous one was queued or written.
         let mut tasks = Vec::new();
-        for (at, number) in [1.0, 2.0, 3.0, 4.0].into_iter().enumerate() {
+        for (index, number) in [1.0, 2.0, 3.0, 4.0].into_iter().enumerate() {
             tasks.push(send_request(number));
-            while batcher.waiting() + batcher.model().written.load(Ordering::SeqCst) < at + 2 {
+            while batcher.queue_depth() + batcher.model().written.load(Ordering::SeqCst) < index + 2 {
                 tokio::task::yield_now().await;
             }
         }
@@ -152,7 +152,7 @@ async fn failing_input_does_not_fail_whole_batch() {
         // After the first request, the device runs the batch and its halves, each padded to the
         // batch size 4. No request runs alone.
         assert_eq!(*sizes.lock().unwrap(), [1, 4, 4, 4]);
-        batcher.ready().unwrap();
+        batcher.check_ready().unwrap();
     }
 }
 
@@ -164,16 +164,16 @@ struct MeteredDevice {
     first: Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>,
 }
 
-const FIXED: u64 = 1000;
-const PER_ITEM: u64 = 50;
+const COST_PER_RUN: u64 = 1000;
+const COST_PER_ITEM: u64 = 50;
 
 impl Backend for MeteredDevice {
     fn run(&mut self, batch: BatchView<'_>, read: OutputReader<'_>) -> Result<(), BackendError> {
-        if let Some((begun, resume)) = self.first.take() {
-            begun.send(()).unwrap();
-            resume.recv().unwrap();
+        if let Some((start_sender, resume_receiver)) = self.first.take() {
+            start_sender.send(()).unwrap();
+            resume_receiver.recv().unwrap();
         }
-        self.clock.fetch_add(FIXED + PER_ITEM * batch.shape[0] as u64, Ordering::SeqCst);
+        self.clock.fetch_add(COST_PER_RUN + COST_PER_ITEM * batch.shape[0] as u64, Ordering::SeqCst);
         self.inner.run(batch, read)
     }
     fn device(&self) -> &str {
@@ -186,10 +186,10 @@ async fn loaded_device_matches_cost_model() {
     const REQUESTS: u64 = 640;
     for prefetch in [false, true] {
         for max_batch in [1, 4, 8, 16, 32] {
-            let (begins, begun) = mpsc::channel();
-            let (start, resume) = mpsc::channel();
+            let (start_sender, start_receiver) = mpsc::channel();
+            let (resume_sender, resume_receiver) = mpsc::channel();
             let clock = Arc::new(AtomicU64::new(0));
-            let first = Some((begins, resume));
+            let first = Some((start_sender, resume_receiver));
             let device = MeteredDevice { inner: Doubler::default(), clock: clock.clone(), first };
             let limits = Limits { queue_capacity: 2000, max_batch, max_delay: Duration::ZERO, prefetch };
             let device = Device { primary: Box::new(device), fallback: None };
@@ -203,22 +203,26 @@ async fn loaded_device_matches_cost_model() {
             };
             // The first run waits until all others are queued: the cost model assumes full batches.
             let first = send(0);
-            begun.recv_timeout(Duration::from_secs(20)).unwrap();
+            start_receiver.recv_timeout(Duration::from_secs(20)).unwrap();
             let tasks: Vec<_> = (1..=REQUESTS).map(send).collect();
-            let ahead = if prefetch { max_batch } else { 0 };
-            let queued = (1 + ahead, REQUESTS as usize - ahead);
-            while (written.load(Ordering::SeqCst), batcher.waiting()) != queued {
+            let prefetched = if prefetch { max_batch } else { 0 };
+            let queued = (1 + prefetched, REQUESTS as usize - prefetched);
+            while (written.load(Ordering::SeqCst), batcher.queue_depth()) != queued {
                 tokio::task::yield_now().await;
             }
-            start.send(()).unwrap();
+            resume_sender.send(()).unwrap();
             assert_eq!(first.await.unwrap(), 0.0);
             for (i, task) in tasks.into_iter().enumerate() {
                 assert_eq!(task.await.unwrap(), (i + 1) as f32 * 2.0);
             }
             let batch = max_batch as u64;
-            let full = (REQUESTS / batch) * (FIXED + PER_ITEM * batch);
+            let full = (REQUESTS / batch) * (COST_PER_RUN + COST_PER_ITEM * batch);
             let cost = clock.load(Ordering::SeqCst);
-            assert_eq!(cost, FIXED + PER_ITEM + full, "batches of {max_batch}, prefetch {prefetch}");
+            assert_eq!(
+                cost,
+                COST_PER_RUN + COST_PER_ITEM + full,
+                "batches of {max_batch}, prefetch {prefetch}"
+            );
         }
     }
 }
@@ -246,7 +250,7 @@ impl Backend for UnreliableDevice {
 }
 
 #[testing::test(flavor = "multi_thread", worker_threads = 4)]
-async fn ten_thousand_callers_get_own_answer_or_device_error() {
+async fn ten_thousand_callers_receive_own_result_or_device_error() {
     for (fallback, prefetch) in [(false, false), (false, true), (true, true)] {
         let device = |seed| Device {
             primary: Box::new(UnreliableDevice { inner: Doubler::default(), state: seed }),
@@ -268,12 +272,12 @@ async fn ten_thousand_callers_get_own_answer_or_device_error() {
                 (i, task)
             })
             .collect();
-        let (mut answered, mut failed, mut abandoned) = (0, 0, 0);
+        let (mut succeeded, mut failed, mut abandoned) = (0, 0, 0);
         for (i, task) in tasks {
             match task.await {
                 Ok(Ok(result)) => {
                     assert_eq!(result.output, f32::from(i) * 2.0);
-                    answered += 1;
+                    succeeded += 1;
                 }
                 Ok(Err(RunError::Failed { reason, .. })) => {
                     assert!(reason.contains("injected"), "{reason}");
@@ -286,10 +290,10 @@ async fn ten_thousand_callers_get_own_answer_or_device_error() {
                 }
             }
         }
-        assert_eq!(answered + failed + abandoned, 10_000);
-        assert!(answered > 5000, "{answered} answered, {failed} failed, {abandoned} left");
-        assert!(abandoned <= 1250 && (fallback == (failed == 0)), "{failed} failed, {abandoned} left");
-        batcher.ready().unwrap();
-        assert_eq!(batcher.waiting(), 0);
+        assert_eq!(succeeded + failed + abandoned, 10_000);
+        assert!(succeeded > 5000, "{succeeded} succeeded, {failed} failed, {abandoned} abandoned");
+        assert!(abandoned <= 1250 && (fallback == (failed == 0)), "{failed} failed, {abandoned} abandoned");
+        batcher.check_ready().unwrap();
+        assert_eq!(batcher.queue_depth(), 0);
     }
 }

@@ -1,10 +1,10 @@
-//! Tests the contract of the device threads with devices of known behaviour. This file contains the
-//! devices, and requests with known results.
+//! Tests the device threads with fake devices. This file contains the devices, and requests with
+//! known results.
 mod devices;
 mod queue;
 
 use inference::backend::{Backend, BackendError, BatchView, OutputReader, OutputView};
-use inference::batcher::{Batcher, Device, Limits, Terms};
+use inference::batcher::{Batcher, Device, Limits, RequestOptions};
 use inference::models::Model;
 use inference::{Operation, Priority, RunError, Timed};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,43 +40,44 @@ impl Model for Numbers {
         slot.fill(input.number);
         self.written.fetch_add(1, Ordering::SeqCst);
     }
-    fn read(&self, _: &Call, outputs: &[OutputView<'_>], at: usize, batch: usize) -> Result<f32, String> {
+    fn read(&self, _: &Call, outputs: &[OutputView<'_>], index: usize, batch: usize) -> Result<f32, String> {
         assert_eq!(outputs[0].shape, [batch]);
-        Ok(outputs[0].data[at])
+        Ok(outputs[0].data[index])
     }
 }
 
-/// The device's side of a gate: before each run it reports the numbers and waits for the test.
+/// The device's channels to the test. Before each run, the device sends the numbers and waits.
 pub(crate) struct Gate {
-    pub(crate) entered: mpsc::Sender<Vec<f32>>,
-    pub(crate) leave: mpsc::Receiver<()>,
+    pub(crate) run_sender: mpsc::Sender<Vec<f32>>,
+    pub(crate) release_receiver: mpsc::Receiver<()>,
 }
 
 pub(crate) struct Controls {
-    pub(crate) entered: mpsc::Receiver<Vec<f32>>,
-    pub(crate) leave: mpsc::Sender<()>,
+    pub(crate) run_receiver: mpsc::Receiver<Vec<f32>>,
+    pub(crate) release_sender: mpsc::Sender<()>,
 }
 
 pub(crate) fn gate() -> (Gate, Controls) {
-    let (entered, entered_runs) = mpsc::channel();
-    let (release, leave) = mpsc::channel();
-    (Gate { entered, leave }, Controls { entered: entered_runs, leave: release })
+    let (run_sender, run_receiver) = mpsc::channel();
+    let (release_sender, release_receiver) = mpsc::channel();
+    (Gate { run_sender, release_receiver }, Controls { run_receiver, release_sender })
 }
 
 impl Controls {
     /// Returns the numbers of the run that the device is about to start.
     pub(crate) fn next(&self) -> Vec<f32> {
-        self.entered.recv_timeout(Duration::from_secs(20)).expect("the device gets a run")
+        self.run_receiver.recv_timeout(Duration::from_secs(20)).expect("the device starts a run")
     }
     pub(crate) fn release(&self) {
-        self.leave.send(()).unwrap();
+        self.release_sender.send(()).unwrap();
     }
 }
 
 #[derive(Default)]
 pub(crate) struct Doubler {
     pub(crate) gate: Option<Gate>,
-    pub(crate) memory_for: Option<usize>,
+    /// A run with more items fails with an out-of-memory error.
+    pub(crate) max_items: Option<usize>,
     pub(crate) fails_with: Option<BackendError>,
     /// A run that contains this number fails.
     pub(crate) fails_on: Option<f32>,
@@ -90,19 +91,19 @@ impl Backend for Doubler {
         assert!(batch.data.chunks_exact(width).zip(&numbers).all(|(item, n)| item.iter().all(|v| v == n)));
         self.sizes.lock().unwrap().push(items);
         if let Some(gate) = &self.gate {
-            gate.entered.send(numbers.clone()).unwrap();
-            gate.leave.recv().unwrap();
+            gate.run_sender.send(numbers.clone()).unwrap();
+            gate.release_receiver.recv().unwrap();
         }
-        if self.memory_for.is_some_and(|limit| items > limit) {
+        if self.max_items.is_some_and(|limit| items > limit) {
             return Err(BackendError::OutOfMemory(format!("{items} are too many")));
         }
         if let Some(error) = &self.fails_with {
             return Err(error.clone());
         }
         if self.fails_on.is_some_and(|number| numbers.contains(&number)) {
-            return Err(BackendError::Failed("this number is too much".into()));
+            return Err(BackendError::Failed("this number fails on purpose".into()));
         }
-        assert!(numbers[0] >= 0.0, "a negative number breaks this device");
+        assert!(numbers[0] >= 0.0, "a negative number makes this device panic");
         let doubled: Vec<f32> = numbers.iter().map(|n| n * 2.0).collect();
         read(&[OutputView { name: "doubled", shape: vec![items], data: &doubled, bytes: &[] }]);
         Ok(())
@@ -112,7 +113,7 @@ impl Backend for Doubler {
     }
 }
 
-pub(crate) const ONE_BY_ONE: Limits =
+pub(crate) const SINGLE_ITEMS: Limits =
     Limits { queue_capacity: 64, max_batch: 1, max_delay: Duration::ZERO, prefetch: false };
 
 pub(crate) fn start(devices: Vec<Doubler>, limits: Limits) -> Batcher<Numbers> {
@@ -123,16 +124,20 @@ pub(crate) fn start(devices: Vec<Doubler>, limits: Limits) -> Batcher<Numbers> {
 pub(crate) type Pending = JoinHandle<Result<Timed<f32>, RunError>>;
 
 /// Sends a request from a separate task.
-pub(crate) fn send(batcher: &Batcher<Numbers>, number: f32, terms: impl Into<Terms>) -> Pending {
-    let (batcher, terms) = (batcher.clone(), terms.into());
-    tokio::spawn(async move { batcher.run(Call { number, width: 3 }, terms).await })
+pub(crate) fn send(batcher: &Batcher<Numbers>, number: f32, options: impl Into<RequestOptions>) -> Pending {
+    let (batcher, options) = (batcher.clone(), options.into());
+    tokio::spawn(async move { batcher.run(Call { number, width: 3 }, options).await })
 }
 
 /// Sends a request from a separate task and returns when it is queued.
-pub(crate) async fn enqueue(batcher: &Batcher<Numbers>, number: f32, terms: impl Into<Terms>) -> Pending {
-    let before = batcher.waiting();
-    let task = send(batcher, number, terms);
-    while batcher.waiting() == before && !task.is_finished() {
+pub(crate) async fn enqueue(
+    batcher: &Batcher<Numbers>,
+    number: f32,
+    options: impl Into<RequestOptions>,
+) -> Pending {
+    let before = batcher.queue_depth();
+    let task = send(batcher, number, options);
+    while batcher.queue_depth() == before && !task.is_finished() {
         tokio::task::yield_now().await;
     }
     task
@@ -141,8 +146,8 @@ pub(crate) async fn enqueue(batcher: &Batcher<Numbers>, number: f32, terms: impl
 /// Occupies the only device with request 0, so that later requests must wait.
 pub(crate) async fn occupy(batcher: &Batcher<Numbers>, controls: &Controls) -> Pending {
     let task = send(batcher, 0.0, Priority::Background);
-    while batcher.waiting() == 0 && !task.is_finished() {
-        if let Ok(numbers) = controls.entered.try_recv() {
+    while batcher.queue_depth() == 0 && !task.is_finished() {
+        if let Ok(numbers) = controls.run_receiver.try_recv() {
             assert_eq!(numbers, [0.0]);
             return task;
         }
@@ -160,7 +165,7 @@ pub(crate) async fn check_doubled(tasks: Vec<Pending>) {
 }
 
 /// Waits for the requests and checks that none of them failed.
-pub(crate) async fn check_answered(tasks: Vec<Pending>) {
+pub(crate) async fn check_success(tasks: Vec<Pending>) {
     for task in tasks {
         task.await.unwrap().unwrap();
     }

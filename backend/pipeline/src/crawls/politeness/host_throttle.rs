@@ -24,15 +24,14 @@ use uuid::Uuid;
 const MAX_ADAPTIVE_DELAY: Duration = Duration::from_secs(10);
 /// Minimum wait before the next request for a permit. It prevents a tight loop of queries.
 const MIN_WAIT: Duration = Duration::from_millis(1);
-/// Maximum wait for which any number of jobs may wait in the process. Returning to the queue would
-/// take as long.
+/// Maximum wait that any number of jobs spend in the process. A return to the queue would take as
+/// long.
 const SHORT_WAIT: Duration = Duration::from_millis(250);
 /// Maximum number of hosts in memory that refused a request. For other hosts, the pace is read only
 /// when they refuse again.
 const MAX_REFUSING_HOSTS: usize = 10_000;
-/// Maximum pace in milliseconds that is neither stored nor waited for, for hosts that refuse no
-/// requests and for which no delay is required. The pace changes with every response, so each
-/// response would otherwise cause a write.
+/// Pace in milliseconds up to which a host counts as fast. If it also refuses no requests and no
+/// delay is required, its pace is ignored. Otherwise each response would cause a write.
 const NEGLIGIBLE_PACE_MS: i32 = 20;
 /// Wait before a retry if the database fails. Permits cannot be granted without the database.
 const DATABASE_PAUSE: Duration = Duration::from_secs(5);
@@ -42,7 +41,7 @@ pub(crate) struct HostThrottle {
     config: Config,
     /// Hosts without a delay that refused a request of this process. The pace is read only for
     /// these hosts, because a query for every request to other hosts would cost too much.
-    refusing: Mutex<HashSet<String>>,
+    refusing_hosts: Mutex<HashSet<String>>,
     concurrency: Arc<HostConcurrency>,
 }
 
@@ -56,13 +55,13 @@ pub(crate) struct RequestedDelay {
 /// Minimum times between two requests to a host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delay {
-    least: Duration,
-    /// The part of `least` that applies to the requests of every collection.
+    min_delay: Duration,
+    /// The part of `min_delay` that applies to the requests of every collection.
     shared: Duration,
     /// The crawl's own delay, if it is longer than `shared`.
     own: Option<CrawlDelay>,
-    /// Whether the host's response time also affects the delay: only if the crawl sets none.
-    adaptive: bool,
+    /// Whether the host's response time also affects the delay. `false` if the crawl sets a delay.
+    is_adaptive: bool,
 }
 
 /// A granted permit. Pass it to [`HostThrottle::end`] when the request has ended.
@@ -76,7 +75,7 @@ pub(crate) struct HostPermit {
 
 impl HostThrottle {
     pub(crate) fn new(store: Store, config: Config) -> Self {
-        Self { store, config, refusing: Mutex::default(), concurrency: Arc::default() }
+        Self { store, config, refusing_hosts: Mutex::default(), concurrency: Arc::default() }
     }
 
     /// Returns the longer of the crawl's own (or the service's) delay and the one in robots.txt. A
@@ -85,12 +84,12 @@ impl HostThrottle {
     pub(crate) fn delay(&self, own: Option<RequestedDelay>, robots: Option<Duration>) -> Delay {
         let robots = robots.unwrap_or_default();
         let default = self.config.default_delay;
-        let least = own.map_or(default, |own| own.delay).max(robots).min(self.config.longest_delay);
-        let shared = least.min(default.max(robots));
-        let longer = own.filter(|_| least > shared);
+        let min_delay = own.map_or(default, |own| own.delay).max(robots).min(self.config.max_delay);
+        let shared = min_delay.min(default.max(robots));
+        let longer = own.filter(|_| min_delay > shared);
         let own_delay =
-            |own: RequestedDelay| CrawlDelay { collection: own.collection, delay_ms: millis(least) };
-        Delay { least, shared, own: longer.map(own_delay), adaptive: own.is_none() }
+            |own: RequestedDelay| CrawlDelay { collection: own.collection, delay_ms: millis(min_delay) };
+        Delay { min_delay, shared, own: longer.map(own_delay), is_adaptive: own.is_none() }
     }
 
     /// Acquires a permit, and waits for it if the wait is short.
@@ -100,7 +99,7 @@ impl HostThrottle {
     pub(crate) async fn acquire(&self, host: &str, delay: Delay) -> Result<HostPermit, FetchError> {
         // Without a delay no job waits for a permit. The host's response times then limit its share
         // of the jobs.
-        let concurrency = if delay.least.is_zero() {
+        let concurrency = if delay.min_delay.is_zero() {
             Some(self.concurrency.acquire(host).map_err(FetchError::Postponed)?)
         } else {
             None
@@ -110,14 +109,14 @@ impl HostThrottle {
     }
 
     async fn acquire_token(&self, host: &str, delay: Delay) -> Result<i64, FetchError> {
-        let deadline = Instant::now() + self.config.patience;
+        let deadline = Instant::now() + self.config.max_permit_wait;
         loop {
             let (shared, begin) = (millis(delay.shared), Instant::now());
             let decision = match delay.own {
                 Some(own) => self.store.hosts().acquire_collection_permit(host, own, shared).await,
                 None => self.store.hosts().acquire_permit(host, shared).await,
             };
-            let wait = match decision.map_err(|error| self.database_failed(&error))? {
+            let wait = match decision.map_err(|error| self.database_error(&error))? {
                 // For example, the commit waited for a standby.
                 PermitDecision::Granted { token } if begin.elapsed() > self.config.grant_time_limit => {
                     tracing::warn!("the database took too long to grant a host permit; it is not used");
@@ -137,7 +136,9 @@ impl HostThrottle {
             }
             // One job waits here, so that the host's next permit is used. The others return to the
             // queue, so that jobs of other hosts can run.
-            let Some(_slot) = self.concurrency.wait(host) else { return Err(FetchError::Postponed(wait)) };
+            let Some(_slot) = self.concurrency.reserve_wait_slot(host) else {
+                return Err(FetchError::Postponed(wait));
+            };
             tokio::time::sleep(wait).await;
         }
     }
@@ -145,81 +146,84 @@ impl HostThrottle {
     /// Releases a permit and records the host's pace. `outcome` is the host's response; `None`
     /// means that the fetch was dropped.
     pub(crate) async fn end(&self, permit: HostPermit, outcome: Option<RequestEnd>) {
-        let took = match outcome {
-            Some(RequestEnd::Answered { took, .. }) => Some(took),
+        let response_time = match outcome {
+            Some(RequestEnd::Responded { took, .. }) => Some(took),
             _ => None,
         };
-        if let Some(admitted) = permit.concurrency {
-            self.concurrency.record_response(&permit.host, took);
-            drop(admitted);
+        if let Some(concurrency) = permit.concurrency {
+            self.concurrency.record_response(&permit.host, response_time);
+            drop(concurrency);
         }
-        let Delay { least, shared, own, adaptive } = permit.delay;
+        let Delay { min_delay, shared, own, is_adaptive } = permit.delay;
         let mut delay = shared;
         let (mut pause, mut pace) = (None, None);
         if let Some(outcome) = outcome
-            && (!least.is_zero() || adaptive || self.refuses(&permit.host, outcome))
+            && (!min_delay.is_zero() || is_adaptive || self.update_refusing(&permit.host, outcome))
         {
             // If the host's history cannot be read, a refusal is treated as the first one, and the
             // delay starts from its initial value.
-            let known =
+            let stored_pace =
                 retried("host_pace", || self.store.hosts().pace(&permit.host)).await.unwrap_or_default();
             let before = Pace {
-                delay: Duration::from_millis(known.pace_ms.max(0).unsigned_abs().into()),
-                refusals: known.refusals.max(0).unsigned_abs(),
+                delay: Duration::from_millis(stored_pace.pace_ms.max(0).unsigned_abs().into()),
+                refusals: stored_pace.refusals.max(0).unsigned_abs(),
             };
-            let longest = if adaptive { MAX_ADAPTIVE_DELAY } else { least };
-            let (after, asked) = before.after(outcome, Bounds { least, longest });
-            pause = asked;
+            let max_delay = if is_adaptive { MAX_ADAPTIVE_DELAY } else { min_delay };
+            let (after, requested_pause) = before.after(outcome, Bounds { min_delay, max_delay });
+            pause = requested_pause;
             // A crawl with its own delay does not change the pace of the host.
-            let learnt = if adaptive { after.delay } else { before.delay };
+            let pace_delay = if is_adaptive { after.delay } else { before.delay };
             // Other collections wait for the delay that the host's responses caused, not for this
             // crawl's own delay.
-            delay = if adaptive { after.delay } else { before.delay.max(shared).min(least) };
-            let new = HostPace {
-                pace_ms: i32::try_from(learnt.as_millis()).unwrap_or(i32::MAX),
+            delay = if is_adaptive { after.delay } else { before.delay.max(shared).min(min_delay) };
+            let new_pace = HostPace {
+                pace_ms: i32::try_from(pace_delay.as_millis()).unwrap_or(i32::MAX),
                 refusals: i32::try_from(after.refusals).unwrap_or(i32::MAX),
             };
-            let fast = |pace: HostPace| pace.refusals == 0 && pace.pace_ms <= NEGLIGIBLE_PACE_MS;
-            if least.is_zero() && fast(known) && fast(new) {
+            let is_fast = |pace: HostPace| pace.refusals == 0 && pace.pace_ms <= NEGLIGIBLE_PACE_MS;
+            if min_delay.is_zero() && is_fast(stored_pace) && is_fast(new_pace) {
                 delay = Duration::ZERO;
             } else {
-                pace = Some(new);
+                pace = Some(new_pace);
             }
         }
-        let pause = pause.map(|wait| wait.min(self.config.longest_delay));
+        let pause = pause.map(|wait| wait.min(self.config.max_delay));
         // Repeating the call only delays the host's next permit by the time between the calls.
         let ended = retried("finish_request", || {
             self.store.hosts().finish_request(&permit.host, permit.token, millis(delay), pause, pace)
         })
         .await;
         if let Err(error) = ended {
-            // The permit expires by itself. Until then the host gets no requests: harmless.
+            // The permit expires by itself. Until then the host receives no requests.
             tracing::warn!(%error, "failed to record the end of a request");
         }
         let Some(own) = own else { return };
-        let ended =
-            retried("finish_own_request", || self.store.hosts().finish_own_request(&permit.host, own)).await;
+        let ended = retried("finish_collection_request", || {
+            self.store.hosts().finish_collection_request(&permit.host, own)
+        })
+        .await;
         if let Err(error) = ended {
             tracing::warn!(%error, "failed to record the end of a collection's request");
         }
     }
 
-    /// Returns `true` if a host without a delay refuses requests, or did until this response.
-    fn refuses(&self, host: &str, outcome: RequestEnd) -> bool {
-        let mut refusing = self.refusing.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Updates the set of refusing hosts. Returns `true` if the host refused this request or an
+    /// earlier one.
+    fn update_refusing(&self, host: &str, outcome: RequestEnd) -> bool {
+        let mut refusing = self.refusing_hosts.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {
-            RequestEnd::Answered { status: 429 | 503, .. } => {
+            RequestEnd::Responded { status: 429 | 503, .. } => {
                 if refusing.len() < MAX_REFUSING_HOSTS {
                     refusing.insert(host.to_owned());
                 }
                 true
             }
-            RequestEnd::Answered { status: 200..=399, .. } => refusing.remove(host),
+            RequestEnd::Responded { status: 200..=399, .. } => refusing.remove(host),
             _ => false,
         }
     }
 
-    fn database_failed(&self, error: &store::StoreError) -> FetchError {
+    fn database_error(&self, error: &store::StoreError) -> FetchError {
         tracing::error!(%error, "failed to acquire host permit");
         FetchError::Postponed(DATABASE_PAUSE)
     }
@@ -254,7 +258,7 @@ struct HostState {
 impl HostConcurrency {
     /// Admits a request until the result is dropped, or returns the wait before the next attempt.
     pub(crate) fn acquire(self: &Arc<Self>, host: &str) -> Result<ConcurrencyPermit, Duration> {
-        self.with(host, |state| {
+        self.update(host, |state| {
             if state.in_flight < state.allowed {
                 state.in_flight += 1;
                 return Ok(ConcurrencyPermit { hosts: Arc::clone(self), host: host.to_owned() });
@@ -263,11 +267,11 @@ impl HostConcurrency {
         })
     }
 
-    /// Adapts the limit. `took` is `None` if there was no response.
-    pub(crate) fn record_response(&self, host: &str, took: Option<Duration>) {
-        self.with(host, |state| {
-            state.allowed = match took {
-                Some(took) if took < FAST_RESPONSE => state.allowed.saturating_add(1),
+    /// Adapts the limit. `response_time` is `None` if there was no response.
+    pub(crate) fn record_response(&self, host: &str, response_time: Option<Duration>) {
+        self.update(host, |state| {
+            state.allowed = match response_time {
+                Some(time) if time < FAST_RESPONSE => state.allowed.saturating_add(1),
                 _ => (state.allowed / 2).max(MIN_CONCURRENCY),
             };
         });
@@ -275,12 +279,12 @@ impl HostConcurrency {
 
     /// Reserves the only slot for a job that waits for the host's next permit. Returns `None` if
     /// it is occupied. Dropping the slot releases it.
-    pub(crate) fn wait<'a>(&'a self, host: &'a str) -> Option<WaitSlot<'a>> {
-        let free = self.with(host, |state| !std::mem::replace(&mut state.has_waiter, true));
-        free.then_some(WaitSlot { hosts: self, host })
+    pub(crate) fn reserve_wait_slot<'a>(&'a self, host: &'a str) -> Option<WaitSlot<'a>> {
+        let is_free = self.update(host, |state| !std::mem::replace(&mut state.has_waiter, true));
+        is_free.then_some(WaitSlot { hosts: self, host })
     }
 
-    fn with<T>(&self, host: &str, update: impl FnOnce(&mut HostState) -> T) -> T {
+    fn update<T>(&self, host: &str, change: impl FnOnce(&mut HostState) -> T) -> T {
         let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if hosts.len() >= MAX_HOSTS && !hosts.contains_key(host) {
             hosts.retain(|_, state| state.in_flight > 0 || state.has_waiter);
@@ -291,7 +295,7 @@ impl HostConcurrency {
             has_waiter: false,
             retries: RetryTimes::new(RETRY_INTERVAL, MAX_RETRY_WAIT),
         };
-        update(hosts.entry(host.to_owned()).or_insert_with(new))
+        change(hosts.entry(host.to_owned()).or_insert_with(new))
     }
 }
 
@@ -304,7 +308,7 @@ pub(crate) struct ConcurrencyPermit {
 
 impl Drop for ConcurrencyPermit {
     fn drop(&mut self) {
-        self.hosts.with(&self.host, |state| state.in_flight = state.in_flight.saturating_sub(1));
+        self.hosts.update(&self.host, |state| state.in_flight = state.in_flight.saturating_sub(1));
     }
 }
 
@@ -315,7 +319,7 @@ pub(crate) struct WaitSlot<'a> {
 
 impl Drop for WaitSlot<'_> {
     fn drop(&mut self) {
-        self.hosts.with(self.host, |state| state.has_waiter = false);
+        self.hosts.update(self.host, |state| state.has_waiter = false);
     }
 }
 
@@ -340,7 +344,7 @@ impl PermitGuard {
     /// Releases the permit and waits until the release is recorded.
     pub(crate) async fn end(&self, status: Option<u16>, retry_after: Option<Duration>, took: Duration) {
         let outcome =
-            status.map_or(RequestEnd::Failed, |status| RequestEnd::Answered { status, retry_after, took });
+            status.map_or(RequestEnd::Failed, |status| RequestEnd::Responded { status, retry_after, took });
         if let Some(task) = self.spawn_release(Some(outcome)) {
             let _ = task.await;
         }
@@ -360,9 +364,9 @@ impl PermitGuard {
     }
 }
 
-/// The policy of a fetch for which only the delay of each host applies: of a robots.txt, of an
-/// address of a video that a caller named, and of the files of its playlist. Without the delay, a
-/// caller or a playlist could make the service send many requests to someone else's host.
+/// The policy of a fetch for which only the delay of each host applies: for a robots.txt, a video
+/// at an address from a caller, and the files of its playlist. Without the delay, a caller or a
+/// playlist could make the service send many requests to another host.
 pub(crate) struct ThrottledPolicy<'a> {
     throttle: &'a HostThrottle,
     own_delay: Option<RequestedDelay>,
@@ -430,9 +434,13 @@ mod tests {
     #[test]
     fn allows_one_waiter_per_host() {
         let hosts = HostConcurrency::default();
-        let slot = hosts.wait("a");
-        assert!(slot.is_some() && hosts.wait("a").is_none() && hosts.wait("b").is_some());
+        let slot = hosts.reserve_wait_slot("a");
+        assert!(
+            slot.is_some()
+                && hosts.reserve_wait_slot("a").is_none()
+                && hosts.reserve_wait_slot("b").is_some()
+        );
         drop(slot);
-        assert!(hosts.wait("a").is_some());
+        assert!(hosts.reserve_wait_slot("a").is_some());
     }
 }

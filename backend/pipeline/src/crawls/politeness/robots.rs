@@ -20,7 +20,7 @@ const NETWORK_TTL: Duration = Duration::from_secs(5);
 /// Maximum time for which an entry is cached in memory before the database is read again.
 const MEMORY_TTL: Duration = Duration::from_secs(600);
 /// Time limit for one process to fetch a robots.txt. It is longer than any fetch.
-const CLAIM: Duration = Duration::from_secs(40);
+const CLAIM_DURATION: Duration = Duration::from_secs(40);
 /// Wait before the other processes check whether the robots.txt is stored.
 const CLAIM_RECHECK: Duration = Duration::from_millis(250);
 /// Number of hosts in memory above which unused hosts are removed.
@@ -29,8 +29,8 @@ const MAX_HOSTS: usize = 10_000;
 /// of 500 KiB takes about 2 MB, and a crawl can visit any number of hosts with such a file.
 const MAX_BYTES: usize = 64 << 20;
 
-/// Stored in place of the status of a response that is invalid or incomplete, or that cannot be
-/// decoded. It is handled like the statuses from 500 on.
+/// The status that is stored for a response that is invalid or incomplete, or that cannot be
+/// decoded. It is handled like the statuses from 500.
 const UNREADABLE: u16 = 599;
 
 type Slot = Arc<tokio::sync::Mutex<Option<Entry>>>;
@@ -48,7 +48,7 @@ pub(crate) struct RobotsCache {
 #[derive(Clone)]
 struct Entry {
     result: CachedResult,
-    until: Instant,
+    expires_at: Instant,
     /// The part of the cache's bytes that this entry uses.
     _share: Arc<HeldBytes>,
 }
@@ -58,7 +58,7 @@ enum CachedResult {
     Rules(Arc<Robots>),
     /// The status is 5xx, 429 or [`UNREADABLE`], so everything is disallowed (RFC 9309 2.3.1.4).
     Unavailable,
-    /// The host did not respond, for this reason.
+    /// The host did not respond.
     Unreachable(NoResponse),
 }
 
@@ -80,11 +80,11 @@ impl NoResponse {
     }
 
     fn error(self) -> FetchError {
-        const WHY: &str = "the host did not respond to a recent request for robots.txt";
+        const REASON: &str = "the host did not respond to a recent request for robots.txt";
         match self {
-            Self::Dns => FetchError::Dns(WHY.into()),
-            Self::Connect(cause) => FetchError::Connect { cause, why: WHY.into() },
-            Self::Timeout => FetchError::Timeout(WHY),
+            Self::Dns => FetchError::Dns(REASON.into()),
+            Self::Connect(cause) => FetchError::Connect { cause, why: REASON.into() },
+            Self::Timeout => FetchError::Timeout(REASON),
         }
     }
 }
@@ -97,7 +97,7 @@ impl RobotsCache {
     /// Returns the rules of the URL's host. Concurrent jobs of one host wait for one fetch.
     ///
     /// # Errors
-    /// Fails with `Refused(RobotsUnavailable)`, `Later`, or the network error.
+    /// Fails with `Refused(RobotsUnavailable)`, `Postponed`, or the network error.
     pub(crate) async fn rules(
         &self,
         url: &Url,
@@ -105,51 +105,51 @@ impl RobotsCache {
     ) -> Result<Arc<Robots>, FetchError> {
         let host = crawler::urls::host_key(url);
         let slot = self.slot(&host);
-        let max_wait = self.config.patience;
+        let max_wait = self.config.max_permit_wait;
         let mut entry =
             tokio::time::timeout(max_wait, slot.lock()).await.map_err(|_| FetchError::Postponed(max_wait))?;
         let now = Instant::now();
-        if let Some(cached) = entry.as_ref().filter(|cached| cached.until > now) {
+        if let Some(cached) = entry.as_ref().filter(|cached| cached.expires_at > now) {
             return cached.result.rules();
         }
-        let record = match self.stored(&host).await? {
+        let record = match self.stored_record(&host).await? {
             Some(record) => record,
-            None => match self.fetch_alone(&host, url, own_delay).await {
+            None => match self.fetch_exclusively(&host, url, own_delay).await {
                 Ok(record) => record,
                 Err((error, record)) => {
                     if let Some(record) = record {
-                        *entry = Some(self.entry(record, Some(NoResponse::from_error(&error))).await);
+                        *entry = Some(self.new_entry(record, Some(NoResponse::from_error(&error))).await);
                     }
                     return Err(error);
                 }
             },
         };
-        let new_entry = self.entry(record, None).await;
+        let new_entry = self.new_entry(record, None).await;
         let result = new_entry.result.clone();
         *entry = Some(new_entry);
         result.rules()
     }
 
     /// Returns the stored robots.txt of any process, unless it is too old.
-    async fn stored(&self, host: &str) -> Result<Option<RobotsRecord>, FetchError> {
-        let stored = self.store.hosts().robots(host).await.map_err(database_failed)?;
+    async fn stored_record(&self, host: &str) -> Result<Option<RobotsRecord>, FetchError> {
+        let stored = self.store.hosts().robots(host).await.map_err(database_error)?;
         Ok(stored.filter(|record| record.age < self.ttl(record.status)))
     }
 
     /// Fetches robots.txt while no other process fetches it, because the host's delay is unknown
     /// until then. Other processes retry until the result is stored.
-    async fn fetch_alone(
+    async fn fetch_exclusively(
         &self,
         host: &str,
         url: &Url,
         own_delay: Option<RequestedDelay>,
     ) -> Result<RobotsRecord, (FetchError, Option<RobotsRecord>)> {
-        let claimed = self.store.hosts().claim_robots(host, CLAIM).await;
-        if !claimed.map_err(|error| (database_failed(error), None))? {
+        let claimed = self.store.hosts().claim_robots(host, CLAIM_DURATION).await;
+        if !claimed.map_err(|error| (database_error(error), None))? {
             return Err((FetchError::Postponed(CLAIM_RECHECK), None));
         }
         // Another process may just have stored it.
-        if let Some(record) = self.stored(host).await.map_err(|error| (error, None))? {
+        if let Some(record) = self.stored_record(host).await.map_err(|error| (error, None))? {
             self.release(host).await;
             return Ok(record);
         }
@@ -207,20 +207,20 @@ impl RobotsCache {
         }
     }
 
-    /// Returns the entry of a record. `why` is known if this process made the request.
-    async fn entry(&self, record: RobotsRecord, why: Option<NoResponse>) -> Entry {
+    /// Returns the entry of a record. `cause` is known if this process made the request.
+    async fn new_entry(&self, record: RobotsRecord, cause: Option<NoResponse>) -> Entry {
         let remaining = self.ttl(record.status).saturating_sub(record.age);
         let (result, bytes) = match record.status {
-            0 => (CachedResult::Unreachable(why.unwrap_or(NoResponse::Connect(ConnectError::Other))), 0),
+            0 => (CachedResult::Unreachable(cause.unwrap_or(NoResponse::Connect(ConnectError::Other))), 0),
             429 | 500.. => (CachedResult::Unavailable, 0),
             status => {
                 // Other statuses, such as redirects without a target, mean no robots.txt.
                 let status = u16::try_from(status).ok().filter(|s| !(300..400).contains(s)).unwrap_or(404);
                 let agent = self.fetcher.agent().to_owned();
                 let body = record.body.unwrap_or_default();
-                let read = move || Robots::from_response(status, &body, &agent);
+                let parse = move || Robots::from_response(status, &body, &agent);
                 // Parsing and sorting 500 KiB of rules takes too long for an async thread.
-                match tokio::task::spawn_blocking(read).await {
+                match tokio::task::spawn_blocking(parse).await {
                     Ok(robots) => {
                         let bytes = robots.bytes();
                         (CachedResult::Rules(Arc::new(robots)), bytes)
@@ -233,7 +233,7 @@ impl RobotsCache {
             }
         };
         let share = Arc::new(HeldBytes::new(&self.bytes, bytes));
-        Entry { result, until: Instant::now() + remaining.min(MEMORY_TTL), _share: share }
+        Entry { result, expires_at: Instant::now() + remaining.min(MEMORY_TTL), _share: share }
     }
 
     fn ttl(&self, status: i32) -> Duration {
@@ -255,7 +255,7 @@ impl RobotsCache {
     }
 }
 
-fn database_failed(error: StoreError) -> FetchError {
+fn database_error(error: StoreError) -> FetchError {
     tracing::error!(%error, "failed to read robots.txt from the database");
     FetchError::Postponed(NETWORK_TTL)
 }
@@ -265,7 +265,7 @@ impl CachedResult {
         match self {
             Self::Rules(robots) => Ok(robots.clone()),
             Self::Unavailable => Err(FetchError::Refused(Reason::RobotsUnavailable)),
-            Self::Unreachable(why) => Err(why.error()),
+            Self::Unreachable(cause) => Err(cause.error()),
         }
     }
 }

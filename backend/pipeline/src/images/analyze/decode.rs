@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::time::Instant;
 use tracing::Instrument;
-use vision::enhance::{Enhanced, LOW_SIDE};
+use vision::enhance::{Enhanced, LOW_RESOLUTION_SIDE};
 use vision::{Format, Frame, PerceptualHashes, enhance};
 
 /// A decoded image before the search for faces. Its share of the memory budget is returned when the
@@ -33,13 +33,13 @@ impl Analyzer {
     ///
     /// # Errors
     /// Fails with [`AnalyzeError::Panicked`], or with `DeadlineExceeded` after the deadline of
-    /// [`Self::before`].
+    /// [`Self::with_deadline`].
     pub async fn digest(&self, bytes: Bytes) -> Result<[u8; 32], AnalyzeError> {
         Ok(self.cpu().run(move || sha256(&bytes)).await?.output)
     }
 
     /// Decodes and hashes an image. It first waits for memory with `priority`, until the deadline
-    /// of [`Self::before`] at the latest.
+    /// of [`Self::with_deadline`] at the latest.
     ///
     /// A caller that holds a [`DecodedImage`] must not wait for another one, because callers could
     /// then block each other forever; see [`crate::admission`].
@@ -63,20 +63,22 @@ impl Analyzer {
     }
 
     /// Works like [`Self::decode`]. With [`Enhance::Auto`], it also reserves the memory for the
-    /// enhancement of a small image. `known` is the SHA-256 of `bytes` if the caller has it.
+    /// enhancement of a small image. `known_sha256` is the SHA-256 of `bytes` if the caller has it.
     pub(crate) async fn decode_hashed(
         &self,
         bytes: Bytes,
-        known: Option<[u8; 32]>,
+        known_sha256: Option<[u8; 32]>,
         enhance: Enhance,
         priority: Priority,
     ) -> Result<DecodedImage, AnalyzeError> {
         let limits = self.config().limits;
         let extra_bytes = |image: (u32, u32)| match enhance {
-            Enhance::Auto if image.0.min(image.1) < LOW_SIDE => enhance::working_bytes(image, &limits),
+            Enhance::Auto if image.0.min(image.1) < LOW_RESOLUTION_SIDE => {
+                enhance::working_bytes(image, &limits)
+            }
             _ => 0,
         };
-        self.decode_with(bytes, known, extra_bytes, priority).await
+        self.decode_with(bytes, known_sha256, extra_bytes, priority).await
     }
 
     /// Decodes and hashes an image. `extra_bytes` returns the number of bytes that the caller will
@@ -84,15 +86,15 @@ impl Analyzer {
     async fn decode_with(
         &self,
         bytes: Bytes,
-        known: Option<[u8; 32]>,
+        known_sha256: Option<[u8; 32]>,
         extra_bytes: impl FnOnce((u32, u32)) -> u64,
         priority: Priority,
     ) -> Result<DecodedImage, AnalyzeError> {
         let started = Instant::now();
         let limits = self.config().limits;
         let length = bytes.len();
-        let read = bytes.clone();
-        let probed = self.inner.header_cpu.run(move || vision::probe(&read, &limits)).await?;
+        let header_bytes = bytes.clone();
+        let probed = self.inner.header_cpu.run(move || vision::probe(&header_bytes, &limits)).await?;
         let head = probed.output?;
         let held_bytes = head.decoded_bytes() + extra_bytes((head.width, head.height));
         let requested = Instant::now();
@@ -112,7 +114,7 @@ impl Analyzer {
                 share.shrink(held_bytes);
                 let frame = decoded.frame.with_attachment(share);
                 let hashes = PerceptualHashes::of(&frame);
-                Ok::<_, AnalyzeError>((frame, hashes, known.unwrap_or_else(|| sha256(&bytes))))
+                Ok::<_, AnalyzeError>((frame, hashes, known_sha256.unwrap_or_else(|| sha256(&bytes))))
             })
             .instrument(tracing::trace_span!(target: trace::STAGE, "decode", bytes = length))
             .await?;
@@ -136,13 +138,13 @@ fn sha256(bytes: &[u8]) -> [u8; 32] {
 
 /// A bounded share of Tokio's blocking threads. Cloning it is cheap.
 #[derive(Clone)]
-pub(crate) struct Cpu {
+pub(crate) struct CpuPool {
     permits: FairSemaphore,
     requester: Requester,
     deadline: Option<Instant>,
 }
 
-impl Cpu {
+impl CpuPool {
     /// Creates a pool that runs up to `threads` tasks concurrently; 0 means one per core.
     pub(super) fn new(threads: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -157,9 +159,9 @@ impl Cpu {
     }
 
     /// Runs `work` on a blocking thread as soon as one is free. A panic in `work` becomes
-    /// [`AnalyzeError::Panicked`]. The permit belongs to the work, not to the future: the bound
-    /// applies even if the caller drops the future. Does not start the work after the deadline or
-    /// after the caller has dropped the future.
+    /// [`AnalyzeError::Panicked`]. The work holds the permit, so the limit applies even if the
+    /// caller drops the future. Does not start the work after the deadline or after the caller has
+    /// dropped the future.
     ///
     /// # Errors
     /// Fails with `DeadlineExceeded` at the deadline, or immediately if it has passed.
@@ -171,16 +173,16 @@ impl Cpu {
         let requested_at = Instant::now();
         let is_late = move || deadline.is_some_and(|deadline| Instant::now() >= deadline);
         if is_late() {
-            return Err(late());
+            return Err(deadline_error());
         }
-        let permit = in_time(deadline, self.permits.acquire(self.requester)).await?;
+        let permit = await_until(deadline, self.permits.acquire(self.requester)).await?;
         // Dropped together with this future. Through the weak reference, the work checks whether
         // the caller still waits.
         let caller = Arc::new(());
-        let waits = Arc::downgrade(&caller);
+        let waiting_caller = Arc::downgrade(&caller);
         let task = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            if is_late() || waits.strong_count() == 0 {
+            if is_late() || waiting_caller.strong_count() == 0 {
                 return None;
             }
             let queued = requested_at.elapsed();
@@ -188,25 +190,25 @@ impl Cpu {
             let output = work();
             Some(Timed { output, queued, ran: started.elapsed() })
         });
-        let ended = in_time(deadline, task).await?;
+        let joined = await_until(deadline, task).await?;
         drop(caller);
-        let done = ended.map_err(|error| {
+        let timed = joined.map_err(|error| {
             tracing::error!(%error, "pixel task failed");
             AnalyzeError::Panicked
         })?;
-        done.ok_or_else(late)
+        timed.ok_or_else(deadline_error)
     }
 }
 
 /// Awaits `work` until `deadline` at the latest.
-async fn in_time<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Result<T, AnalyzeError> {
+async fn await_until<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Result<T, AnalyzeError> {
     match deadline {
         None => Ok(work.await),
-        Some(deadline) => tokio::time::timeout_at(deadline.into(), work).await.map_err(|_| late()),
+        Some(deadline) => tokio::time::timeout_at(deadline.into(), work).await.map_err(|_| deadline_error()),
     }
 }
 
-fn late() -> AnalyzeError {
+fn deadline_error() -> AnalyzeError {
     RunError::DeadlineExceeded { operation: Operation::ImageProcessing.name() }.into()
 }
 
@@ -218,7 +220,7 @@ mod tests {
 
     #[tokio::test]
     async fn panic_returns_error_and_frees_thread() {
-        let cpu = Cpu::new(1);
+        let cpu = CpuPool::new(1);
         for _ in 0..3 {
             let ran = cpu.run(|| -> u32 { panic!("a decoder's bug") }).await;
             assert!(matches!(ran.err(), Some(AnalyzeError::Panicked)));
@@ -226,44 +228,44 @@ mod tests {
         assert_eq!(cpu.run(|| 7).await.map(|ran| ran.output).ok(), Some(7));
     }
 
-    fn is_late<T>(ran: Result<Timed<T>, AnalyzeError>) -> bool {
-        matches!(ran.err(), Some(AnalyzeError::Run(RunError::DeadlineExceeded { .. })))
+    fn is_deadline_error<T>(result: Result<Timed<T>, AnalyzeError>) -> bool {
+        matches!(result.err(), Some(AnalyzeError::Run(RunError::DeadlineExceeded { .. })))
     }
 
     #[tokio::test]
     async fn cpu_work_past_deadline_is_not_started() {
-        let cpu = Cpu::new(1);
-        let begun = Arc::new(AtomicUsize::new(0));
+        let cpu = CpuPool::new(1);
+        let runs = Arc::new(AtomicUsize::new(0));
         let work = || {
-            let begun = begun.clone();
-            move || begun.fetch_add(1, Ordering::SeqCst)
+            let runs = runs.clone();
+            move || runs.fetch_add(1, Ordering::SeqCst)
         };
-        assert!(is_late(cpu.for_caller(Requester(1), Some(Instant::now())).run(work()).await));
+        assert!(is_deadline_error(cpu.for_caller(Requester(1), Some(Instant::now())).run(work()).await));
         // The deadline passes while other work uses the only thread.
-        let (free, wait) = std::sync::mpsc::channel::<()>();
+        let (finish, finished) = std::sync::mpsc::channel::<()>();
         let (started, has_started) = tokio::sync::oneshot::channel();
         let busy = cpu.clone();
         let busy = tokio::spawn(async move {
             busy.run(move || {
                 let _ = started.send(());
-                wait.recv()
+                finished.recv()
             })
             .await
         });
         has_started.await.unwrap();
         let soon = Instant::now() + std::time::Duration::from_millis(20);
-        assert!(is_late(cpu.for_caller(Requester(1), Some(soon)).run(work()).await));
+        assert!(is_deadline_error(cpu.for_caller(Requester(1), Some(soon)).run(work()).await));
         // The caller drops the future.
         drop(Box::pin(cpu.run(work())));
-        free.send(()).unwrap();
+        finish.send(()).unwrap();
         assert!(busy.await.unwrap().is_ok());
-        assert_eq!(begun.load(Ordering::SeqCst), 0);
+        assert_eq!(runs.load(Ordering::SeqCst), 0);
         assert!(
             cpu.for_caller(Requester(1), Some(Instant::now() + std::time::Duration::from_secs(60)))
                 .run(work())
                 .await
                 .is_ok()
         );
-        assert_eq!(begun.load(Ordering::SeqCst), 1);
+        assert_eq!(runs.load(Ordering::SeqCst), 1);
     }
 }

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use tracing::Instrument;
 use vision::quality::Measure;
 use vision::{
-    ARCFACE_TEMPLATE, CHIP, Detection, Frame, Letterbox, Point, Profile, QualityReport, Rect, TurnScores,
+    ARCFACE_TEMPLATE, CHIP_SIDE, Detection, Frame, Letterbox, Point, Profile, QualityReport, Rect,
+    RotationScores,
 };
 
 /// Maximum number of face crops of one image in a model's queue at a time. They fill a batch, and
@@ -31,7 +32,7 @@ struct FoundFaces {
 }
 
 impl DecodedImage {
-    /// Returns the analysis of the image, which ends now.
+    /// Returns the analysis of the image. Its total time ends now.
     fn into_analysis(self, found: FoundFaces, timings: Timings) -> Analysis {
         let Self { frame, format, sha256, hashes, bytes, started, .. } = self;
         let FoundFaces { rotation, enhancement_scale, views, faces } = found;
@@ -65,9 +66,9 @@ impl Analyzer {
         options: &AnalyzeOptions,
         priority: Priority,
     ) -> Result<Analysis, AnalyzeError> {
-        let mut run = self.run(options, priority, decoded.timings)?;
+        let mut run = self.begin_run(options, priority, decoded.timings)?;
         if priority == Priority::Interactive {
-            self.engine().check_room(priority)?;
+            self.engine().check_queue_capacity(priority)?;
         }
         let found = run.find_faces(&decoded.frame).await?;
         let analysis = decoded.into_analysis(found, run.timings);
@@ -87,7 +88,7 @@ impl Analyzer {
         options: &AnalyzeOptions,
         priority: Priority,
     ) -> Result<(Vec<AnalyzedFace>, u32), AnalyzeError> {
-        let found = self.run(options, priority, Timings::default())?.find_faces(frame).await?;
+        let found = self.begin_run(options, priority, Timings::default())?.find_faces(frame).await?;
         Ok((found.faces, found.rotation))
     }
 
@@ -140,9 +141,10 @@ impl Run<'_> {
                     .await?;
             }
             if options.embeddings {
-                let passes = |face: &AnalyzedFace| face.quality.as_ref().is_none_or(|quality| quality.passed);
+                let meets_profile =
+                    |face: &AnalyzedFace| face.quality.as_ref().is_none_or(|quality| quality.passed);
                 let to_embed =
-                    aligned.iter_mut().filter(|aligned| !options.passed_only || passes(&aligned.face));
+                    aligned.iter_mut().filter(|aligned| !options.passed_only || meets_profile(&aligned.face));
                 self.embed(to_embed.collect())
                     .instrument(tracing::trace_span!(target: trace::STAGE, "embed"))
                     .await?;
@@ -173,10 +175,10 @@ impl Run<'_> {
                     .into_iter()
                     .filter_map(|detection| {
                         let started = Instant::now();
-                        let chip = source.chip(&detection);
+                        let chip = source.cut_chip(&detection);
                         aligning += started.elapsed();
                         let chip = chip?;
-                        let bbox = detection.bbox.clipped(source.size)?;
+                        let bbox = detection.bbox.clip_to(source.size)?;
                         let started = Instant::now();
                         let quality = profile.map(|profile| source.assess(&chip, &detection, profile));
                         assessing += started.elapsed();
@@ -240,7 +242,7 @@ where
     let mut output = Vec::with_capacity(chips.len());
     let mut results = futures::stream::iter(chips.into_iter().map(model)).buffered(CHIPS_IN_FLIGHT);
     while let Some(result) = results.next().await {
-        let face_output = output_of(result)?;
+        let face_output = model_output(result)?;
         if let Some((_, queued)) = &face_output {
             waited = Some(waited.map_or(*queued, |shortest| shortest.min(*queued)));
         }
@@ -252,7 +254,7 @@ where
 
 /// Returns the model's output for one face crop, or `None` if the model ran and its output was
 /// empty. Every other failure is an error of the whole image.
-fn output_of<T>(result: Result<Timed<T>, RunError>) -> Result<Option<(T, Duration)>, RunError> {
+fn model_output<T>(result: Result<Timed<T>, RunError>) -> Result<Option<(T, Duration)>, RunError> {
     match result {
         Ok(timed) => Ok(Some((timed.output, timed.queued))),
         Err(error) if error.is_empty_output() => {
@@ -278,16 +280,16 @@ struct Source {
 
 impl Source {
     /// Converts a box of the original image to coordinates of `pixels`.
-    fn scaled(&self, bbox: &Rect) -> Rect {
+    fn to_pixels(&self, bbox: &Rect) -> Rect {
         let [x, y, width, height] = [bbox.x, bbox.y, bbox.width, bbox.height].map(|v| v * self.scale);
         Rect { x, y, width, height }
     }
 
-    /// Cuts an aligned face crop; `None` if the landmarks coincide. The landmarks start with the
-    /// person's right eye, so the alignment itself makes the crop upright.
-    fn chip(&self, detection: &Detection) -> Option<Frame> {
+    /// Cuts an aligned face crop. Returns `None` if the landmarks coincide. The landmarks start
+    /// with the person's right eye, so the alignment itself makes the crop upright.
+    fn cut_chip(&self, detection: &Detection) -> Option<Frame> {
         let landmarks = detection.landmarks.map(|p| Point { x: p.x * self.scale, y: p.y * self.scale });
-        vision::norm_crop(&self.pixels, &landmarks, CHIP)
+        vision::norm_crop(&self.pixels, &landmarks, CHIP_SIDE)
     }
 
     /// Assesses the face upright. Otherwise every face of a rotated image would have a bad pose.
@@ -314,18 +316,18 @@ impl Analyzer {
         options: &AnalyzeOptions,
         priority: Priority,
     ) -> Result<Analysis, AnalyzeError> {
-        self.settings(options)?;
+        self.resolve_options(options)?;
         let decoded = self.decode(bytes, priority).await?;
-        let mut run = self.run(options, priority, decoded.timings)?;
+        let mut run = self.begin_run(options, priority, decoded.timings)?;
         let frame = decoded.frame.clone();
         let size = (frame.width(), frame.height());
-        if size != (CHIP, CHIP) {
+        if size != (CHIP_SIDE, CHIP_SIDE) {
             return Err(AnalyzeError::Option(format!(
-                "aligned: the image has {}x{} pixels; an aligned crop must have {CHIP}x{CHIP}",
+                "aligned: the image has {}x{} pixels; an aligned crop must have {CHIP_SIDE}x{CHIP_SIDE}",
                 size.0, size.1
             )));
         }
-        let side = CHIP as f32;
+        let side = CHIP_SIDE as f32;
         let detection = Detection {
             bbox: Rect { x: 0.0, y: 0.0, width: side, height: side },
             det_score: 1.0,
@@ -348,42 +350,45 @@ impl Analyzer {
     }
 }
 
-/// A face is upright if its score exceeds the detector's own `min_score` by this value. Of faces
-/// that are not upright, YuNet gives at most 0.904 and SCRFD 2.5G at most 0.794; the values are
-/// 0.91 and 0.81. In photographs, a quarter of the upright faces that meet the profile `standard`
-/// have a lower score (docs/measurements/DETECTION.md#rotated-faces).
+/// A face is upright if its score exceeds the detector's own `min_score` by this value. The minimum
+/// scores are then 0.91 for YuNet and 0.81 for SCRFD 2.5G. Faces that are not upright get scores up
+/// to 0.904 and 0.794. In photographs, a quarter of the upright faces that meet the profile
+/// `standard` have a lower score (docs/measurements/DETECTION.md#rotated-faces).
 const UPRIGHT_MARGIN: f32 = 0.31;
 /// Minimum score of a box in the comparison. Only the best box of each rotation counts.
 const MIN_SCORE: f32 = 0.05;
 
 impl Analyzer {
-    /// Returns the `det_score` from which a face with upright landmarks is upright.
+    /// Returns the minimum `det_score` at which a face with upright landmarks is upright.
     pub(super) fn upright_score(&self) -> f32 {
-        self.engine().faces().info().min_score + UPRIGHT_MARGIN
+        self.engine().face_detector().info().min_score + UPRIGHT_MARGIN
     }
 
     /// Returns the scores of each box (coordinates of `pixels`) at the four rotations.
-    pub(super) async fn turn_scores(
+    pub(super) async fn rotation_scores(
         &self,
         pixels: &Arc<Frame>,
         boxes: Vec<Rect>,
         priority: Priority,
-    ) -> Result<Timed<Vec<TurnScores>>, AnalyzeError> {
+    ) -> Result<Timed<Vec<RotationScores>>, AnalyzeError> {
         let pixels = pixels.clone();
         let drawn = self
             .cpu()
             .run(move || {
                 let _span = tracing::trace_span!(target: trace::RUN, "turns", faces = boxes.len()).entered();
-                boxes.iter().map(|bbox| Arc::new(TurnScores::canvas(&pixels, bbox))).collect::<Vec<_>>()
+                boxes.iter().map(|bbox| Arc::new(RotationScores::canvas(&pixels, bbox))).collect::<Vec<_>>()
             })
             .await?;
-        let detector = self.engine().first_look();
-        let side = (TurnScores::CANVAS, TurnScores::CANVAS);
+        let detector = self.engine().first_look_detector();
+        let side = (RotationScores::CANVAS, RotationScores::CANVAS);
         let canvas = detector.info().fixed_size.unwrap_or(side);
         let letterbox = detector.adapt_letterbox(Letterbox { canvas, ..Letterbox::identity(side) });
         let compared =
             run_model(drawn.output, |canvas| detector.detect(canvas, letterbox, MIN_SCORE, priority)).await?;
-        let scores = compared.output.into_iter().map(|found| TurnScores::of(&found.unwrap_or_default()));
+        let scores = compared
+            .output
+            .into_iter()
+            .map(|found| RotationScores::from_detections(&found.unwrap_or_default()));
         Ok(Timed {
             output: scores.collect(),
             queued: drawn.queued + compared.queued,
@@ -393,8 +398,9 @@ impl Analyzer {
 }
 
 impl Run<'_> {
-    /// Corrects the roll of faces whose landmarks are upright although the faces are not. A face is
-    /// compared only if it has no other fault, and if it may not be upright.
+    /// Corrects the roll of faces whose landmarks are upright although the faces are not. Compares
+    /// only faces that meet all other limits and whose score leaves it open whether they are
+    /// upright.
     async fn correct_rolls(
         &mut self,
         source: &Source,
@@ -402,7 +408,7 @@ impl Run<'_> {
         profile: Profile,
     ) -> Result<(), AnalyzeError> {
         let upright_score = self.analyzer.upright_score();
-        // The limits of `strict` are at least as narrow.
+        // A face that misses a limit of `standard` also misses one of `strict`.
         let is_usable = |face: &AlignedFace| {
             let quality = face.face.quality.as_ref();
             quality.is_some_and(|quality| quality.unmet_limits(Profile::Standard).is_empty())
@@ -414,8 +420,8 @@ impl Run<'_> {
         if uncertain.is_empty() {
             return Ok(());
         }
-        let boxes = uncertain.iter().map(|face| source.scaled(&face.face.detection.bbox)).collect();
-        let compared = self.analyzer.turn_scores(&source.pixels, boxes, self.priority).await?;
+        let boxes = uncertain.iter().map(|face| source.to_pixels(&face.face.detection.bbox)).collect();
+        let compared = self.analyzer.rotation_scores(&source.pixels, boxes, self.priority).await?;
         self.timings.queue += compared.queued;
         self.timings.quality += compared.ran;
         for (face, scores) in uncertain.iter_mut().zip(compared.output) {
@@ -434,7 +440,7 @@ mod tests {
     #[test]
     fn model_failure_is_not_reported_as_missing_result() {
         let failed = RunError::Failed { operation: "face_embedding", reason: "out of memory".into() };
-        assert!(output_of::<f32>(Err(failed)).is_err());
-        assert!(output_of::<f32>(Err(RunError::Stopped)).is_err());
+        assert!(model_output::<f32>(Err(failed)).is_err());
+        assert!(model_output::<f32>(Err(RunError::Stopped)).is_err());
     }
 }

@@ -32,8 +32,8 @@ impl Pixels<'_> {
         priority: Priority,
     ) -> Result<Timed<GreyStatistics>, AnalyzeError> {
         let device = self.analyzer.engine().statistics(frame.clone(), priority);
-        let code = move || vision::quality::grey_statistics(&frame);
-        self.run(Operation::QualityChecks, device, code).await
+        let cpu_work = move || vision::quality::grey_statistics(&frame);
+        self.run(Operation::QualityChecks, device, cpu_work).await
     }
 
     /// Returns the enhanced image (`image_enhancement`), within the limits of the decoder. It uses
@@ -49,8 +49,8 @@ impl Pixels<'_> {
         let limits = self.analyzer.config().limits;
         let device = self.analyzer.engine().enhance(frame.clone(), limits, priority);
         let original = frame.clone();
-        let code = move || vision::enhance::enhance(&frame, &limits);
-        let mut enhanced = self.run(Operation::ImageEnhancement, device, code).await?;
+        let cpu_work = move || vision::enhance::enhance(&frame, &limits);
+        let mut enhanced = self.run(Operation::ImageEnhancement, device, cpu_work).await?;
         let Enhanced { frame: pixels, scale } = enhanced.output;
         enhanced.output = Enhanced { frame: pixels.with_attachment_of(&original), scale };
         Ok(enhanced)
@@ -67,11 +67,11 @@ impl Pixels<'_> {
         priority: Priority,
     ) -> Result<Timed<Arc<Frame>>, AnalyzeError> {
         let device = self.analyzer.engine().canvas(frame.clone(), letterbox, priority);
-        let code = move || {
+        let cpu_work = move || {
             let _span = tracing::trace_span!(target: trace::RUN, "letterbox").entered();
             Arc::new(letterbox.draw(&frame))
         };
-        self.run(Operation::ImageProcessing, device, code).await
+        self.run(Operation::ImageProcessing, device, cpu_work).await
     }
 
     /// Returns a view of an image as input for the detector, rotated clockwise by `rotation`
@@ -87,7 +87,7 @@ impl Pixels<'_> {
     ) -> Result<Timed<DetectorInput>, AnalyzeError> {
         let (engine, cpu) = (self.analyzer.engine(), self.analyzer.cpu());
         let frame = frame.clone();
-        if !engine.on_device(Operation::ImageProcessing) {
+        if !engine.runs_on_device(Operation::ImageProcessing) {
             let draw = move || {
                 let _span = tracing::trace_span!(target: trace::RUN, "letterbox").entered();
                 let canvas = if view.is_whole() {
@@ -95,7 +95,11 @@ impl Pixels<'_> {
                 } else {
                     view.letterbox.draw(&view.crop(&frame))
                 };
-                DetectorInput::canvas(if rotation == 0 { canvas } else { crop::rotate(&canvas, rotation) })
+                DetectorInput::from_canvas(if rotation == 0 {
+                    canvas
+                } else {
+                    crop::rotate(&canvas, rotation)
+                })
             };
             return cpu.run(draw).await;
         }
@@ -109,11 +113,11 @@ impl Pixels<'_> {
             let cut = move || DetectorInput { frame: Arc::new(view.crop(&whole)), letterbox: view.letterbox };
             input = add_times(input, cpu.run(cut).await?);
         }
-        if rotation == 0 && engine.detects_frames() {
+        if rotation == 0 && engine.draws_canvases_on_device() {
             return Ok(input);
         }
         let canvas = self.canvas(input.output.frame.clone(), view.letterbox, priority).await?;
-        let rotate_canvas = move |canvas: &Frame| DetectorInput::canvas(crop::rotate(canvas, rotation));
+        let rotate_canvas = move |canvas: &Frame| DetectorInput::from_canvas(crop::rotate(canvas, rotation));
         if rotation != 0 {
             let drawn = canvas.output.clone();
             let rotated = cpu.run(move || rotate_canvas(&drawn)).await?;
@@ -124,22 +128,22 @@ impl Pixels<'_> {
         Ok(add_times(input, Timed { output: DetectorInput { frame, letterbox }, queued, ran }))
     }
 
-    /// Runs the operation on its device, or `code` on the CPU if it has none. Also runs `code` if
-    /// the device fails and the configuration allows the CPU as a replacement.
+    /// Runs the operation on its device, or `cpu_work` on the CPU if it has none. Also runs
+    /// `cpu_work` if the device fails and the configuration allows the CPU as a replacement.
     async fn run<T: Send + 'static>(
         &self,
         operation: Operation,
         device: impl Future<Output = Result<Timed<T>, RunError>>,
-        code: impl FnOnce() -> T + Send + 'static,
+        cpu_work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<Timed<T>, AnalyzeError> {
         let engine = self.analyzer.engine();
-        if engine.on_device(operation) {
+        if engine.runs_on_device(operation) {
             match device.await {
                 Err(error) if engine.may_fall_back_to_cpu(operation, &error) => {}
-                answer => return Ok(answer?),
+                result => return Ok(result?),
             }
         }
-        self.analyzer.cpu().run(code).await
+        self.analyzer.cpu().run(cpu_work).await
     }
 }
 
@@ -150,7 +154,7 @@ pub(super) struct DetectorInput {
 }
 
 impl DetectorInput {
-    fn canvas(canvas: Frame) -> Self {
+    fn from_canvas(canvas: Frame) -> Self {
         let letterbox = Letterbox::identity((canvas.width(), canvas.height()));
         Self { frame: Arc::new(canvas), letterbox }
     }
@@ -178,23 +182,23 @@ pub(super) fn rotate(detection: &Detection, size: (u32, u32), degrees: u32) -> D
     let Rect { x, y, width, height } = detection.bbox;
     let rotated = |p| rotate_point(p, size, degrees);
     let (a, b) = (rotated(Point { x, y }), rotated(Point { x: x + width, y: y + height }));
-    let quarter = matches!(degrees, 90 | 270);
+    let is_quarter_turn = matches!(degrees, 90 | 270);
     Detection {
         bbox: Rect {
             x: a.x.min(b.x),
             y: a.y.min(b.y),
-            width: if quarter { height } else { width },
-            height: if quarter { width } else { height },
+            width: if is_quarter_turn { height } else { width },
+            height: if is_quarter_turn { width } else { height },
         },
         det_score: detection.det_score,
         landmarks: detection.landmarks.map(rotated),
     }
 }
 
-/// Inverts [`rotate`]: maps a detection in the rotated image to the original of `size`.
+/// Reverses [`rotate`]: maps a detection in the rotated image to the original of `size`.
 pub(super) fn unrotate(detection: &Detection, size: (u32, u32), degrees: u32) -> Detection {
-    let turned = rotated_size(size, degrees);
-    rotate(detection, turned, (360 - degrees) % 360)
+    let rotated = rotated_size(size, degrees);
+    rotate(detection, rotated, (360 - degrees) % 360)
 }
 
 pub(super) fn rotated_size((width, height): (u32, u32), degrees: u32) -> (u32, u32) {
@@ -218,8 +222,8 @@ mod tests {
     #[test]
     fn unrotate_reverses_rotate() {
         for degrees in [0, 90, 180, 270] {
-            let there = rotate(&detection(), (40, 30), degrees);
-            assert_eq!(unrotate(&there, (40, 30), degrees), detection(), "{degrees}");
+            let rotated = rotate(&detection(), (40, 30), degrees);
+            assert_eq!(unrotate(&rotated, (40, 30), degrees), detection(), "{degrees}");
         }
     }
 
@@ -230,11 +234,11 @@ mod tests {
         let at = ((y * 5 + x) * 3) as usize;
         frame.data_mut()[at..at + 3].copy_from_slice(&[255; 3]);
         for degrees in [0, 90, 180, 270] {
-            let turned = crop::rotate(&frame, degrees);
+            let rotated = crop::rotate(&frame, degrees);
             let centre = Point { x: x as f32 + 0.5, y: y as f32 + 0.5 };
             let p = rotate_point(centre, (5.0, 3.0), degrees);
-            assert_eq!(rotated_size((5, 3), degrees), (turned.width(), turned.height()));
-            assert_eq!(turned.pixel(p.x as u32, p.y as u32), [255; 3], "{degrees}");
+            assert_eq!(rotated_size((5, 3), degrees), (rotated.width(), rotated.height()));
+            assert_eq!(rotated.pixel(p.x as u32, p.y as u32), [255; 3], "{degrees}");
         }
     }
 }

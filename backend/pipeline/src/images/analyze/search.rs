@@ -6,33 +6,38 @@
 //! fill the frame, and tiles at 2, 4, … times the scale, up to its full resolution.
 //!
 //! [`Passes::Auto`] starts at the smaller scale ([`first_look`]), and stops there if nothing looks
-//! like a face, unless the image is too large for this decision. It processes a level of tiles if
-//! the previous level contained tiny faces, or if no reliable face has been found and a faint box
-//! became clear when it was enlarged, or if usable faces could be too small for the previous level
-//! and the level has few tiles. docs/reference/ACCURACY.md lists accuracy and cost.
+//! like a face, unless the image is too large for this decision. It processes a level of tiles in
+//! one of these cases:
+//!
+//! - The previous level contained tiny faces.
+//! - No reliable face was found, and a faint box became clear when it was enlarged.
+//! - Usable faces could be too small for the previous level, and the level has few tiles.
+//!
+//! docs/reference/ACCURACY.md lists accuracy and cost.
 //!
 //! A detector also finds faces that are not upright, with lower scores. [`Rotate::Auto`] therefore
 //! compares the best boxes at the four rotations, each in one run on a small canvas, unless a face
 //! is certainly upright. The image is searched at another rotation only if the comparison shows a
-//! face there. An image without a box is searched at every rotation by interactive work, and not
-//! again by background work. In a first look, the comparison replaces the enlargement of boxes.
+//! face there. Interactive work searches an image without a box at every rotation; background work
+//! does not search it again. In a first look, the comparison replaces the enlargement of boxes.
 mod first_look;
 use super::pixels::DetectorInput;
 use super::{AnalyzeError, Analyzer, Enhance, Passes, Run};
 use crate::domain::Rotate;
 use crate::images::analyze::pixels;
-use first_look::{MIN_SCALE, SIGN_SCORE, Seen};
+use first_look::{FirstLook, MIN_SCALE, SIGN_SCORE};
 use futures::{StreamExt, TryStreamExt};
 use inference::{Detector, Priority};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vision::enhance::LOW_SIDE;
+use vision::enhance::LOW_RESOLUTION_SIDE;
 use vision::nms::MAX_CANDIDATES;
 use vision::quality::pose;
-use vision::{Detection, Enhanced, Frame, Letterbox, TurnScores, View, keep_best, nms};
+use vision::{Detection, Enhanced, Frame, Letterbox, RotationScores, View, keep_best, nms};
 
 /// Longer side of the small view in canvas pixels. No view of the first look is smaller. The
-/// detector's work is 9% of that for 640 pixels, and detectors reliably find faces that fill it.
+/// detector's work is 9% of the work for 640 pixels, and detectors reliably find faces that fill
+/// it.
 const SMALL_VIEW: u32 = 192;
 /// Maximum longer side of a canvas on which the detector finds faces that fill the view. It needs
 /// no small view. SCRFD 2.5G finds all faces that fill 384 pixels, and 7 of 17 that fill 480.
@@ -97,13 +102,14 @@ pub(super) struct DetectedFaces {
 struct ViewDetections {
     detections: Vec<Detection>,
     /// Number of boxes of tiny faces, including those with a score below `min_score`.
-    tiny: usize,
-    /// The best boxes from [`SIGN_SCORE`] on, only with [`Passes::Auto`] or [`Rotate::Auto`].
+    tiny_count: usize,
+    /// The best boxes with a score of at least [`SIGN_SCORE`]. Empty without [`Passes::Auto`] and
+    /// [`Rotate::Auto`].
     signs: Vec<Detection>,
     /// Whether the image contains no usable face, so that further views are not worth their cost.
-    nothing: bool,
+    has_no_faces: bool,
     /// The clockwise rotation in degrees, other than 0, at which the first look shows a face.
-    turn: Option<u32>,
+    rotation: Option<u32>,
     queued: Duration,
     drawn: Duration,
     ran: Duration,
@@ -113,7 +119,7 @@ impl Analyzer {
     /// Returns the minimum `det_score` of a reliable face, which is almost certainly not a false
     /// detection. If an image has a reliable face, further searches are less likely to find more.
     fn reliable_score(&self) -> f32 {
-        (self.engine().faces().info().min_score + RELIABLE_MARGIN).min(RELIABLE_SCORE)
+        (self.engine().face_detector().info().min_score + RELIABLE_MARGIN).min(RELIABLE_SCORE)
     }
 }
 
@@ -131,24 +137,24 @@ impl Search<'_, '_> {
     /// a face.
     async fn run(mut self) -> Result<DetectedFaces, AnalyzeError> {
         let found = self.search_whole(0).await?;
-        let turn = match found.turn {
-            None => self.turn(&found).await?,
-            turn => turn,
+        let rotation = match found.rotation {
+            None => self.find_rotation(&found).await?,
+            rotation => rotation,
         };
-        if let Some(turned) = self.search_turned(turn).await? {
-            return Ok(turned);
+        if let Some(rotated) = self.search_rotated(rotation).await? {
+            return Ok(rotated);
         }
         let detections = self.search_tiles(found, 0).await?;
-        if turn.is_none() && !detections.is_empty() {
+        if rotation.is_none() && !detections.is_empty() {
             // Only the tiles show faces.
-            let small = ViewDetections { detections: detections.clone(), ..Default::default() };
-            let turn = self.turn(&small).await?;
-            if let Some(turned) = self.search_turned(turn).await? {
-                return Ok(turned);
+            let found = ViewDetections { detections: detections.clone(), ..Default::default() };
+            let rotation = self.find_rotation(&found).await?;
+            if let Some(rotated) = self.search_rotated(rotation).await? {
+                return Ok(rotated);
             }
         }
-        if turn.is_none() && detections.is_empty() && self.run.priority == Priority::Interactive {
-            return self.search_all_turns().await;
+        if rotation.is_none() && detections.is_empty() && self.run.priority == Priority::Interactive {
+            return self.search_all_rotations().await;
         }
         Ok(DetectedFaces { detections, rotation: 0, views: self.views })
     }
@@ -156,12 +162,12 @@ impl Search<'_, '_> {
     /// Searches the image at every other rotation, and returns the result with the best face,
     /// because a detector may give no sign of a face that is not upright. Background work does not
     /// call this: most of its images show no face, and each would be searched three more times.
-    async fn search_all_turns(&mut self) -> Result<DetectedFaces, AnalyzeError> {
+    async fn search_all_rotations(&mut self) -> Result<DetectedFaces, AnalyzeError> {
         let best_score =
             |found: &DetectedFaces| found.detections.iter().map(|d| d.det_score).fold(0.0, f32::max);
         let mut best = DetectedFaces { detections: Vec::new(), rotation: 0, views: 0 };
         for rotation in [90, 180, 270] {
-            if let Some(found) = self.search_turned(Some(rotation)).await?
+            if let Some(found) = self.search_rotated(Some(rotation)).await?
                 && best_score(&found) > best_score(&best)
             {
                 best = found;
@@ -170,12 +176,13 @@ impl Search<'_, '_> {
         Ok(DetectedFaces { views: self.views, ..best })
     }
 
-    /// Searches the image rotated by `turn`. Returns `None` if it is not rotated or contains no
-    /// face there. A canvas that is not square is rotated by 180 degrees only, because its model
+    /// Searches the image at `rotation`. Returns `None` if the rotation is 0 or unknown, or if no
+    /// face is found. A canvas that is not square is rotated by 180 degrees only, because its model
     /// accepts no other shape.
-    async fn search_turned(&mut self, turn: Option<u32>) -> Result<Option<DetectedFaces>, AnalyzeError> {
-        let square = self.run.settings.canvas.0 == self.run.settings.canvas.1;
-        let Some(rotation) = turn.filter(|turn| *turn == 180 || (*turn != 0 && square)) else {
+    async fn search_rotated(&mut self, rotation: Option<u32>) -> Result<Option<DetectedFaces>, AnalyzeError> {
+        let is_square = self.run.settings.canvas.0 == self.run.settings.canvas.1;
+        let Some(rotation) = rotation.filter(|degrees| *degrees == 180 || (*degrees != 0 && is_square))
+        else {
             return Ok(None);
         };
         let found = self.search_whole(rotation).await?;
@@ -186,27 +193,31 @@ impl Search<'_, '_> {
     /// Searches the whole image on the canvas, unless a first look shows that it contains no face.
     /// Adds the faces of the first look or of the small view that are too large for the canvas.
     async fn search_whole(&mut self, rotation: u32) -> Result<ViewDetections, AnalyzeError> {
-        let mut large = None;
-        if let Some(looks) = self.looks() {
-            match self.look(looks, rotation).await? {
-                Seen::Nothing => return Ok(ViewDetections { nothing: true, ..Default::default() }),
-                Seen::Turned(turn) => {
-                    return Ok(ViewDetections { nothing: true, turn: Some(turn), ..Default::default() });
+        let mut large_faces = None;
+        if let Some(views) = self.first_look_views() {
+            match self.take_first_look(views, rotation).await? {
+                FirstLook::NoFaces => return Ok(ViewDetections { has_no_faces: true, ..Default::default() }),
+                FirstLook::Rotated(rotation) => {
+                    return Ok(ViewDetections {
+                        has_no_faces: true,
+                        rotation: Some(rotation),
+                        ..Default::default()
+                    });
                 }
-                Seen::Faces(seen) => large = seen,
+                FirstLook::MayHaveFaces(found) => large_faces = found,
             }
         }
-        let (image, canvas) = (self.image(), self.run.settings.canvas);
-        let mut found = self.search_view(self.faces(), View::whole(image, canvas), rotation).await?;
-        self.account(&found, 1);
-        if large.is_none() && self.needs_small_view(&found) {
-            large = Some(self.search_small(rotation).await?);
+        let (image, canvas) = (self.image_size(), self.run.settings.canvas);
+        let mut found = self.search_view(self.face_detector(), View::whole(image, canvas), rotation).await?;
+        self.add_times(&found, 1);
+        if large_faces.is_none() && self.needs_small_view(&found) {
+            large_faces = Some(self.search_small(rotation).await?);
         }
-        if let Some((view, mut faces)) = large {
+        if let Some((view, mut faces)) = large_faces {
             let min_side = MIN_SMALL_VIEW_FACE / view.letterbox.scale;
             faces.retain(|face| longer_side(face) >= min_side);
             found.detections.append(&mut faces);
-            found.detections = self.suppress(found.detections).await?;
+            found.detections = self.remove_duplicates(found.detections).await?;
         }
         Ok(found)
     }
@@ -215,21 +226,22 @@ impl Search<'_, '_> {
     /// and its faces.
     async fn search_small(&mut self, rotation: u32) -> Result<(View, Vec<Detection>), AnalyzeError> {
         let side = (SMALL_VIEW, SMALL_VIEW);
-        let view = View::small(self.image(), side, self.faces().info().fixed_size.unwrap_or(side));
-        let small = self.search_view(self.faces(), view, rotation).await?;
-        self.account(&small, 1);
+        let view =
+            View::small(self.image_size(), side, self.face_detector().info().fixed_size.unwrap_or(side));
+        let small = self.search_view(self.face_detector(), view, rotation).await?;
+        self.add_times(&small, 1);
         Ok((view, small.detections))
     }
 
-    /// Returns whether the small view must be searched too. With [`Passes::Auto`], the first look
-    /// replaces it. If the detector of faces would take the first look and has a fixed size, there
-    /// is no first look, because a small view costs as much as the whole image. The small view is
-    /// then searched only if nothing was found.
+    /// Returns `true` if the small view must be searched too. With [`Passes::Auto`], the first look
+    /// replaces it. If the face detector would take the first look and has a fixed size, there is
+    /// no first look, because a small view costs as much as the whole image. The small view is then
+    /// searched only if nothing was found.
     fn needs_small_view(&self, found: &ViewDetections) -> bool {
         let (width, height) = self.run.settings.canvas;
         small_view(self.run.settings.passes, width.max(height)).is_some()
             && (self.run.settings.passes == Passes::Thorough
-                || (!self.can_look() && found.detections.is_empty()))
+                || (!self.supports_first_look() && found.detections.is_empty()))
     }
 
     /// Adds the detections of the tiles to those of the whole image.
@@ -238,54 +250,56 @@ impl Search<'_, '_> {
         mut found: ViewDetections,
         rotation: u32,
     ) -> Result<Vec<Detection>, AnalyzeError> {
-        let (image, canvas) = (self.image(), self.run.settings.canvas);
+        let (image, canvas) = (self.image_size(), self.run.settings.canvas);
         let mut detections = std::mem::take(&mut found.detections);
         let mut scale = f64::from(View::whole(image, canvas).letterbox.scale);
         let reliable_score = self.run.analyzer.reliable_score();
-        let uses_tiles = self.run.settings.passes != Passes::Single && !found.nothing;
+        let uses_tiles = self.run.settings.passes != Passes::Single && !found.has_no_faces;
         while uses_tiles && scale < 1.0 {
-            let reliable = detections.iter().any(|face| face.det_score >= reliable_score);
-            let mut promising = self.run.settings.passes == Passes::Thorough || found.tiny > 0;
-            if !promising && !reliable && scale < COARSE_SCALE && self.can_look() {
+            let has_reliable_face = detections.iter().any(|face| face.det_score >= reliable_score);
+            let mut expects_more_faces = self.run.settings.passes == Passes::Thorough || found.tiny_count > 0;
+            if !expects_more_faces && !has_reliable_face && scale < COARSE_SCALE && self.supports_first_look()
+            {
                 // A clear box that is not tiny does not make smaller faces likely.
                 let mut faint = std::mem::take(&mut found.signs);
-                faint.retain(|sign| !self.is_clear(self.faces(), sign));
-                promising = self.enlarges_to_face(faint, rotation).await?;
+                faint.retain(|sign| !self.is_clear(self.face_detector(), sign));
+                expects_more_faces = self.becomes_clear(faint, rotation).await?;
             }
-            let may_miss_usable = scale < MIN_SCALE && !reliable;
-            let (doubled, usable) = (scale * 2.0, (scale * 2.0).max(MIN_SCALE));
+            let may_miss_usable_faces = scale < MIN_SCALE && !has_reliable_face;
+            let (doubled, usable_scale) = (scale * 2.0, (scale * 2.0).max(MIN_SCALE));
             scale = doubled;
             let mut tiles = View::tiles(image, canvas, doubled);
             // Without a sign, only the level that shows usable faces is worth its cost.
-            if !promising && usable <= doubled * MAX_SKIP {
-                let level = View::tiles(image, canvas, usable);
+            if !expects_more_faces && usable_scale <= doubled * MAX_SKIP {
+                let level = View::tiles(image, canvas, usable_scale);
                 if level.len() <= MAX_SPECULATIVE_TILES {
-                    (scale, tiles) = (usable, level);
+                    (scale, tiles) = (usable_scale, level);
                 }
             }
-            let affordable = tiles.len() <= if promising { MAX_TILES } else { MAX_SPECULATIVE_TILES };
-            if !(promising || may_miss_usable) || !affordable {
+            let is_affordable =
+                tiles.len() <= if expects_more_faces { MAX_TILES } else { MAX_SPECULATIVE_TILES };
+            if !(expects_more_faces || may_miss_usable_faces) || !is_affordable {
                 break;
             }
             let views = tiles.len();
             found = self.search_views(tiles, rotation).await?;
-            self.account(&found, views);
-            gather(&mut detections, &mut found.detections);
+            self.add_times(&found, views);
+            append_bounded(&mut detections, &mut found.detections);
         }
-        self.suppress(detections).await
+        self.remove_duplicates(detections).await
     }
 
     /// Searches several views, at most [`TILES_IN_FLIGHT`] at a time.
     async fn search_views(&self, views: Vec<View>, rotation: u32) -> Result<ViewDetections, AnalyzeError> {
         let started = Instant::now();
-        let search = |view| self.search_view(self.faces(), view, rotation);
+        let search = |view| self.search_view(self.face_detector(), view, rotation);
         let searches = futures::stream::iter(views.into_iter().map(search));
         let mut queued: Option<Duration> = None;
         let mut merged = ViewDetections::default();
         let mut searches = std::pin::pin!(searches.buffered(TILES_IN_FLIGHT));
         while let Some(mut found) = searches.try_next().await? {
-            gather(&mut merged.detections, &mut found.detections);
-            merged.tiny += found.tiny;
+            append_bounded(&mut merged.detections, &mut found.detections);
+            merged.tiny_count += found.tiny_count;
             merged.signs.append(&mut found.signs);
             keep_best(&mut merged.signs, MAX_SIGNS);
             merged.drawn += found.drawn;
@@ -315,8 +329,9 @@ impl Search<'_, '_> {
         let DetectorInput { frame, letterbox } = drawn.output;
         let min_score = self.run.settings.min_score;
         let min_tiny_score = detector.info().min_score * CLEAR_SHARE;
-        let signs = self.run.settings.passes == Passes::Auto || self.run.options.rotate == Rotate::Auto;
-        let min_detection_score = if signs { SIGN_SCORE } else { min_tiny_score.min(min_score) };
+        let collects_signs =
+            self.run.settings.passes == Passes::Auto || self.run.options.rotate == Rotate::Auto;
+        let min_detection_score = if collects_signs { SIGN_SCORE } else { min_tiny_score.min(min_score) };
         let timed = detector.detect(frame, letterbox, min_detection_score, self.run.priority).await?;
         let mut found = ViewDetections {
             queued: drawn.queued + timed.queued,
@@ -325,13 +340,13 @@ impl Search<'_, '_> {
             ..ViewDetections::default()
         };
         for face in timed.output {
-            let tiny = longer_side(&face) < TINY_SIDE && face.det_score >= min_tiny_score;
-            let face = view.restore(&pixels::unrotate(&face, view.letterbox.canvas, rotation));
+            let is_tiny = longer_side(&face) < TINY_SIDE && face.det_score >= min_tiny_score;
+            let face = view.map_to_image(&pixels::unrotate(&face, view.letterbox.canvas, rotation));
             if view.cuts(&face.bbox) {
                 continue;
             }
-            found.tiny += usize::from(tiny);
-            if signs {
+            found.tiny_count += usize::from(is_tiny);
+            if collects_signs {
                 found.signs.push(face);
             }
             if face.det_score >= min_score {
@@ -346,7 +361,7 @@ impl Search<'_, '_> {
     /// Removes duplicates. Among faces that overlap, only the face with the best score is kept. The
     /// number of comparisons grows with the square of the number of faces, so many faces are
     /// compared on the CPU pool.
-    async fn suppress(&mut self, faces: Vec<Detection>) -> Result<Vec<Detection>, AnalyzeError> {
+    async fn remove_duplicates(&mut self, faces: Vec<Detection>) -> Result<Vec<Detection>, AnalyzeError> {
         let iou = self.run.analyzer.engine().detector().nms_iou;
         if faces.len() <= MAX_FACES_INLINE {
             return Ok(nms(faces, iou));
@@ -357,16 +372,16 @@ impl Search<'_, '_> {
         Ok(best.output)
     }
 
-    fn faces(&self) -> Detector<'_> {
-        self.run.analyzer.engine().faces()
+    fn face_detector(&self) -> Detector<'_> {
+        self.run.analyzer.engine().face_detector()
     }
 
-    fn image(&self) -> (u32, u32) {
+    fn image_size(&self) -> (u32, u32) {
         (self.frame.width(), self.frame.height())
     }
 
-    /// Adds the times of a search of `views` views.
-    fn account(&mut self, found: &ViewDetections, views: usize) {
+    /// Adds the times of a search of `views` views to the timings.
+    fn add_times(&mut self, found: &ViewDetections, views: usize) {
         self.views += views;
         self.run.timings.queue += found.queued;
         self.run.timings.letterbox += found.drawn;
@@ -374,11 +389,11 @@ impl Search<'_, '_> {
     }
 }
 
-/// Moves the faces of further views into `all`. The final [`nms()`] compares at most
+/// Moves the faces of further views to `all`. The final [`nms()`] compares at most
 /// [`MAX_CANDIDATES`] faces. When `all` holds more than twice that number, only the best
 /// [`MAX_CANDIDATES`] are kept. This bounds the memory for a large image, and each face is compared
 /// only a few times.
-fn gather(all: &mut Vec<Detection>, more: &mut Vec<Detection>) {
+fn append_bounded(all: &mut Vec<Detection>, more: &mut Vec<Detection>) {
     all.append(more);
     if all.len() > 2 * MAX_CANDIDATES {
         keep_best(all, MAX_CANDIDATES);
@@ -395,9 +410,9 @@ const MAX_COMPARED: usize = 3;
 const MAX_UPRIGHT_ROLL: f32 = 45.0;
 
 impl Search<'_, '_> {
-    /// Returns the clockwise rotation in degrees at which the faces are upright: that with the
+    /// Returns the clockwise rotation in degrees at which the faces are upright: the one with the
     /// highest score of a box. Returns `None` if no box shows a face at any rotation.
-    async fn turn(&mut self, found: &ViewDetections) -> Result<Option<u32>, AnalyzeError> {
+    async fn find_rotation(&mut self, found: &ViewDetections) -> Result<Option<u32>, AnalyzeError> {
         let upright_score = self.run.analyzer.upright_score();
         let is_upright = |face: &Detection| {
             face.det_score >= upright_score && pose::estimate(&face.landmarks).roll.abs() <= MAX_UPRIGHT_ROLL
@@ -409,24 +424,30 @@ impl Search<'_, '_> {
         keep_best(&mut boxes, MAX_VIEW_FACES);
         let mut boxes = nms(boxes, self.run.analyzer.engine().detector().nms_iou);
         boxes.truncate(MAX_COMPARED);
-        self.turn_of(&boxes, false).await
+        self.best_rotation(&boxes, false).await
     }
 
     /// Compares boxes one by one, best first. Returns the rotation with the highest score, or
-    /// `None` if no box shows a face. With `first_shown`, stops at the first box that shows a face.
-    async fn turn_of(&mut self, boxes: &[Detection], first_shown: bool) -> Result<Option<u32>, AnalyzeError> {
+    /// `None` if no box shows a face. With `stop_at_first`, stops at the first box that shows a
+    /// face.
+    async fn best_rotation(
+        &mut self,
+        boxes: &[Detection],
+        stop_at_first: bool,
+    ) -> Result<Option<u32>, AnalyzeError> {
         let mut best: Option<(u32, f32)> = None;
         for face in boxes {
             self.views += 1;
             let compared =
-                self.run.analyzer.turn_scores(self.frame, vec![face.bbox], self.run.priority).await?;
+                self.run.analyzer.rotation_scores(self.frame, vec![face.bbox], self.run.priority).await?;
             self.run.timings.queue += compared.queued;
             self.run.timings.detect += compared.ran;
-            let scores: Option<&TurnScores> = compared.output.first();
-            let next = scores.and_then(|scores| scores.best_from(|rotation| self.min_shown(rotation)));
+            let scores: Option<&RotationScores> = compared.output.first();
+            let next = scores
+                .and_then(|scores| scores.best_with_min_score(|rotation| self.min_face_score(rotation)));
             if let Some(next) = next.filter(|next| best.is_none_or(|best| next.1 > best.1)) {
                 best = Some(next);
-                if first_shown {
+                if stop_at_first {
                     break;
                 }
             }
@@ -434,11 +455,11 @@ impl Search<'_, '_> {
         Ok(best.map(|(rotation, _)| rotation))
     }
 
-    /// Returns the minimum score that shows a face at a rotation. At 0, a box that is almost a face
-    /// is enough, as in a search without rotations. At another rotation, it must be a face: the
-    /// image is searched a second time, and in images without a face, that would find nothing.
-    fn min_shown(&self, rotation: u32) -> f32 {
-        let min_score = self.looks_with().info().min_score;
+    /// Returns the minimum score at which a box shows a face at a rotation. At 0, a box that is
+    /// almost a face is enough, as in a search without rotations. At another rotation it must be a
+    /// face, because a second search of an image without faces would be useless.
+    fn min_face_score(&self, rotation: u32) -> f32 {
+        let min_score = self.first_look_detector().info().min_score;
         if rotation == 0 { min_score * CLEAR_SHARE } else { min_score }
     }
 }
@@ -447,7 +468,8 @@ pub(super) struct SearchResult {
     /// The faces, in coordinates of the original image.
     pub(super) found: DetectedFaces,
     /// The image in which the faces were found: the original or the enhanced one. Face crops are
-    /// cut from it: a face that is only detected on enhanced pixels is only recognised on them.
+    /// cut from it, because a face that is only detected on enhanced pixels is only recognised on
+    /// them.
     pub(super) pixels: Arc<Frame>,
     /// Scale from the original to the enhanced image; `None` if they are found in the original.
     pub(super) enhancement_scale: Option<f32>,
@@ -462,9 +484,9 @@ impl Run<'_> {
     ) -> Result<SearchResult, AnalyzeError> {
         let mut found = Search { run: self, frame, views: 0 }.run().await?;
         let reliable_score = self.analyzer.reliable_score();
-        let reliable = found.detections.iter().any(|face| face.det_score >= reliable_score);
-        let low = frame.width().min(frame.height()) < LOW_SIDE;
-        if self.options.enhance == Enhance::Off || reliable || !low {
+        let has_reliable_face = found.detections.iter().any(|face| face.det_score >= reliable_score);
+        let is_low_resolution = frame.width().min(frame.height()) < LOW_RESOLUTION_SIDE;
+        if self.options.enhance == Enhance::Off || has_reliable_face || !is_low_resolution {
             return Ok(SearchResult { found, pixels: frame.clone(), enhancement_scale: None });
         }
         let enhanced = self.analyzer.pixels().enhance(frame.clone(), self.priority).await?;
@@ -474,18 +496,18 @@ impl Run<'_> {
         let pixels = Arc::new(pixels);
         let mut second = Search { run: self, frame: &pixels, views: found.views }.run().await?;
         found.views = second.views;
-        if total(&second.detections) <= total(&found.detections) {
+        if total_score(&second.detections) <= total_score(&found.detections) {
             return Ok(SearchResult { found, pixels: frame.clone(), enhancement_scale: None });
         }
         let size = (frame.width(), frame.height());
-        let back = Letterbox { scale, canvas: size, content: size };
+        let letterbox = Letterbox { scale, canvas: size, content: size };
         for detection in &mut second.detections {
-            *detection = back.restore(detection);
+            *detection = letterbox.map_to_image(detection);
         }
         Ok(SearchResult { found: second, pixels, enhancement_scale: Some(scale) })
     }
 }
 
-fn total(detections: &[Detection]) -> f32 {
+fn total_score(detections: &[Detection]) -> f32 {
     detections.iter().map(|face| face.det_score).sum()
 }

@@ -6,9 +6,9 @@
 //! of different people can differ in a small part of the image only.
 //!
 //! Two faces are the same if their boxes overlap, both as fractions of their image, and their
-//! embeddings have the similarity of a match. Those of different models cannot be compared. A face
-//! of the incoming image that does not meet the quality profile, and is not stored, may match a
-//! stored face. Two images without stored faces count as images of the same people.
+//! embeddings have the similarity of a match. Embeddings of different models cannot be compared. A
+//! face of the incoming image that does not meet the quality profile, and is not stored, may match
+//! a stored face. Two images without stored faces count as images of the same people.
 //!
 //! A published file must not cause the deletion of stored faces, so a version that does not show
 //! the same people replaces no image.
@@ -26,7 +26,7 @@ use vision::{Frame, PerceptualHashes, Rect};
 /// Minimum ratio of pixel counts (numerator, denominator) at which a version is clearly larger.
 const CLEARLY_LARGER: (u64, u64) = (3, 2);
 
-/// How an image relates to the stored ones.
+/// The relation of an image to the stored images.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Relation {
     /// No stored image is a near-duplicate.
@@ -56,25 +56,25 @@ fn near_images<'a>(hashes: &PerceptualHashes, candidates: &'a [Image]) -> Vec<&'
     candidates.iter().filter(is_near).collect()
 }
 
-/// Returns the relation to the candidates. Only those that show the same people count. `enrolled`
-/// lists the candidates that contain an enrolled face. They are never replaced.
+/// Returns the relation to the candidates. Ignores candidates that do not show the same people.
+/// `enrolled` lists the candidates that contain an enrolled face. They are never replaced.
 ///
 /// If several images are near-duplicates, the largest one represents them, and among equally large
 /// ones the oldest. All versions of an image therefore have the same representative.
-fn relation(frame: &Frame, candidates: &[NearImage<'_>], enrolled: &[Uuid]) -> Relation {
-    let order = |image: &&&Image| (pixels(image), std::cmp::Reverse(image.id));
-    let same: Vec<&Image> =
+fn classify(frame: &Frame, candidates: &[NearImage<'_>], enrolled: &[Uuid]) -> Relation {
+    let order = |image: &&&Image| (pixel_count(image), std::cmp::Reverse(image.id));
+    let same_people: Vec<&Image> =
         candidates.iter().filter(|near| near.people.is_same()).map(|near| near.image).collect();
     let keeps_faces =
         candidates.iter().filter(|near| near.people.is_same()).all(|near| near.people.unstored == 0);
-    if let Some(kept) = same.iter().filter(|image| enrolled.contains(&image.id)).max_by_key(order) {
+    if let Some(kept) = same_people.iter().filter(|image| enrolled.contains(&image.id)).max_by_key(order) {
         return Relation::Duplicate(kept.id);
     }
-    match same.iter().max_by_key(order) {
+    match same_people.iter().max_by_key(order) {
         None => Relation::New,
-        // A version replaces others only if it stores every face of theirs.
+        // A version replaces others only if it stores every face that they contain.
         Some(largest) if is_clearly_larger(frame, largest) && keeps_faces => {
-            Relation::Supersedes(same.iter().map(|image| image.id).collect())
+            Relation::Supersedes(same_people.iter().map(|image| image.id).collect())
         }
         Some(largest) => Relation::Duplicate(largest.id),
     }
@@ -84,10 +84,10 @@ fn relation(frame: &Frame, candidates: &[NearImage<'_>], enrolled: &[Uuid]) -> R
 fn is_clearly_larger(frame: &Frame, image: &Image) -> bool {
     let frame_pixels = u64::from(frame.width()) * u64::from(frame.height());
     let (factor, divisor) = CLEARLY_LARGER;
-    frame_pixels * divisor >= pixels(image) * factor
+    frame_pixels * divisor >= pixel_count(image) * factor
 }
 
-fn pixels(image: &Image) -> u64 {
+fn pixel_count(image: &Image) -> u64 {
     u64::from(image.width.unsigned_abs()) * u64::from(image.height.unsigned_abs())
 }
 
@@ -96,16 +96,16 @@ fn pixels(image: &Image) -> u64 {
 /// few percent of its sides.
 const SAME_PLACE_IOU: f32 = 0.4;
 
-/// How the people of two images compare. The default compares two images without faces.
+/// The comparison of the people in two images. The default is that of two images without faces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Comparison {
     /// Number of faces that both images show.
     shared: usize,
-    /// The part of `shared` that is not to be stored from the incoming image.
+    /// Number of the shared faces that the incoming image would not store.
     unstored: usize,
     /// Number of faces of the stored image that the incoming image does not show.
     missing: usize,
-    /// Number of faces of the incoming image that are to be stored and are not in the stored image.
+    /// Number of faces that the incoming image would store and the stored image does not show.
     added: usize,
 }
 
@@ -147,42 +147,42 @@ impl ShownFaces {
         Self { faces: shown.collect(), lacks_embeddings: false }
     }
 
-    /// Compares with the faces of one stored image. `model_id` is the embedding model of the
-    /// incoming faces, and `threshold` the minimum cosine of a match.
+    /// Compares these faces with the faces of one stored image. `model_id` is the embedding model
+    /// of the incoming faces, and `threshold` the minimum cosine of a match.
     fn compare<'a>(
         &self,
         stored: impl IntoIterator<Item = &'a StoredFace>,
         model_id: i32,
         threshold: f32,
     ) -> Comparison {
-        let mut free: Vec<&ShownFace> = self.faces.iter().collect();
+        let mut unmatched: Vec<&ShownFace> = self.faces.iter().collect();
         let (mut shared, mut unstored, mut missing) = (0, 0, 0);
         for face in stored {
-            let is_same = |shown: &&ShownFace| face.model_id == model_id && shown.shows(face, threshold);
-            match free.iter().position(is_same) {
+            let is_same = |shown: &&ShownFace| face.model_id == model_id && shown.is_face(face, threshold);
+            match unmatched.iter().position(is_same) {
                 Some(at) => {
-                    unstored += usize::from(!free.swap_remove(at).is_stored);
+                    unstored += usize::from(!unmatched.swap_remove(at).is_stored);
                     shared += 1;
                 }
                 None => missing += 1,
             }
         }
-        let added = free.iter().filter(|face| face.is_stored).count();
+        let added = unmatched.iter().filter(|face| face.is_stored).count();
         Comparison { shared, unstored, missing, added }
     }
 }
 
 impl ShownFace {
-    /// Returns `true` if this is the stored face: if it is at the same place and has at least the
+    /// Returns `true` if this is the stored face: it is at the same place and has at least the
     /// minimum similarity of a match. Both embeddings have length 1.
-    fn shows(&self, stored: &StoredFace, threshold: f32) -> bool {
+    fn is_face(&self, stored: &StoredFace, threshold: f32) -> bool {
         let [x, y, width, height] = stored.region;
         self.region.iou(&Rect { x, y, width, height }) >= SAME_PLACE_IOU
             && self.embedding.similarity_to(&stored.embedding).is_some_and(|cosine| cosine >= threshold)
     }
 }
 
-/// Which smaller versions a larger one replaced.
+/// The smaller versions of an image that a larger one replaced or left unchanged.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Versions {
     pub(super) replaced: Vec<Uuid>,
@@ -198,8 +198,8 @@ impl Versions {
     /// Adds the candidates that are clearly smaller than `frame`, show at least one of the same
     /// people, and are kept because they also show others.
     fn add_kept(&mut self, frame: &Frame, candidates: &[NearImage<'_>]) {
-        let shares = |near: &&NearImage<'_>| near.people.shared > 0 && near.people.missing > 0;
-        for near in candidates.iter().filter(shares) {
+        let shows_some = |near: &&NearImage<'_>| near.people.shared > 0 && near.people.missing > 0;
+        for near in candidates.iter().filter(shows_some) {
             if is_clearly_larger(frame, near.image) {
                 self.kept.push(near.image.id);
                 self.not_shown += near.people.missing;
@@ -215,16 +215,16 @@ impl Versions {
     }
 }
 
-/// How an analysed image relates to the stored images.
-pub(super) enum Nearness {
-    Related {
+/// The result of a search for the relation of an image to the stored images.
+pub(super) enum RelationLookup {
+    Found {
         relation: Relation,
         /// The smaller versions that the image replaces or is stored beside.
         versions: Versions,
     },
     /// Another transaction stored a near image in the meantime. The [`ShownFaces`] lack embeddings
     /// that the comparison with it needs.
-    Unknown,
+    LacksEmbeddings,
 }
 
 /// Maximum number of stored faces that are compared at a time. An image alone can have more.
@@ -264,8 +264,8 @@ impl Ingest {
     /// Returns the faces of an analysed image for comparisons with stored images, and whether the
     /// image is a duplicate. Acquires no locks.
     ///
-    /// Near hashes only nominate a stored image. If there is one, faces that have no embedding
-    /// because they do not meet the quality profile get one for the comparison.
+    /// Images with near hashes are only candidates; their faces are compared. For this comparison,
+    /// faces that do not meet the quality profile get an embedding too.
     pub(super) async fn find_duplicate(
         &self,
         collection: Uuid,
@@ -273,16 +273,17 @@ impl Ingest {
         options: &AnalyzeOptions,
     ) -> Result<(ShownFaces, bool), IngestError> {
         let store = &self.faces.store;
-        let (p, d) = signed(&analysis.hashes);
+        let (p, d) = signed_hashes(&analysis.hashes);
         let candidates = store.images().near_candidates(store.pool(), collection, p, d).await?;
         let near = near_images(&analysis.hashes, &candidates);
-        let lacks = options.passed_only && analysis.faces.iter().any(|face| face.embedding.is_none());
+        let lacks_embeddings =
+            options.passed_only && analysis.faces.iter().any(|face| face.embedding.is_none());
         if near.is_empty() {
             let mut shown = ShownFaces::new(analysis, &[]);
-            shown.lacks_embeddings = lacks;
+            shown.lacks_embeddings = lacks_embeddings;
             return Ok((shown, false));
         }
-        let extra = if lacks { self.missing_embeddings(analysis).await? } else { Vec::new() };
+        let extra = if lacks_embeddings { self.missing_embeddings(analysis).await? } else { Vec::new() };
         let shown = ShownFaces::new(analysis, &extra);
         let mut tx = store.begin().await?;
         let (relation, _) = self.relation_to(&mut tx, analysis, &shown, &near).await?;
@@ -292,19 +293,19 @@ impl Ingest {
     /// Returns embeddings of the faces without one, in the order of the faces.
     async fn missing_embeddings(&self, analysis: &Analysis) -> Result<Vec<Option<Embedding>>, IngestError> {
         let lacking = analysis.faces.iter().enumerate().filter(|(_, face)| face.embedding.is_none());
-        let (places, chips): (Vec<usize>, Vec<_>) =
+        let (indices, chips): (Vec<usize>, Vec<_>) =
             lacking.filter_map(|(at, face)| Some((at, face.chip.clone()?))).unzip();
         let computed = self.faces.analyzer.embed_chips(chips, Priority::Background).await?;
         let mut embeddings = vec![None; analysis.faces.len()];
-        for (at, embedding) in places.into_iter().zip(computed) {
+        for (at, embedding) in indices.into_iter().zip(computed) {
             embeddings[at] = embedding;
         }
         Ok(embeddings)
     }
 
-    /// Returns how an image relates to the stored images, after waiting for all transactions that
-    /// are about to store a near image. Without this wait, two versions of one image that are
-    /// processed at the same time would both be stored.
+    /// Returns the relation of an image to the stored images. Waits for all transactions that are
+    /// about to store a near image. Without this wait, two versions of one image that are processed
+    /// at the same time would both be stored.
     ///
     /// The images in the result are locked until the end of the transaction.
     pub(super) async fn find_relation_locked(
@@ -313,32 +314,32 @@ impl Ingest {
         collection: Uuid,
         analysis: &Analysis,
         shown: &ShownFaces,
-    ) -> Result<Nearness, StoreError> {
+    ) -> Result<RelationLookup, StoreError> {
         let store = &self.faces.store;
         let hashes = &analysis.hashes;
-        let (p, d) = signed(hashes);
+        let (p, d) = signed_hashes(hashes);
         store.images().lock_near_keys(tx.conn(), &near_lock_keys(collection, hashes)).await?;
         for _ in 0..super::MAX_ATTEMPTS {
             let candidates = store.images().near_candidates(tx.conn(), collection, p, d).await?;
             let near = near_images(hashes, &candidates);
             if shown.lacks_embeddings && !near.is_empty() {
-                return Ok(Nearness::Unknown);
+                return Ok(RelationLookup::LacksEmbeddings);
             }
             let (relation, versions) = self.relation_to(tx, analysis, shown, &near).await?;
             let locked = match &relation {
-                Relation::New => return Ok(Nearness::Related { relation, versions }),
+                Relation::New => return Ok(RelationLookup::Found { relation, versions }),
                 Relation::Duplicate(image) => store.images().lock(tx.conn(), *image).await?,
                 Relation::Supersedes(images) => store.images().lock_to_replace(tx.conn(), images).await?,
             };
             // Faces can be deleted or get other embeddings until their image is locked.
             if locked && self.relation_to(tx, analysis, shown, &near).await?.0 == relation {
-                return Ok(Nearness::Related { relation, versions });
+                return Ok(RelationLookup::Found { relation, versions });
             }
         }
         Err(StoreError::Conflict("near duplicates of the image are replaced repeatedly; try again".into()))
     }
 
-    /// Returns how an image relates to the stored images in `near`, whose hashes are near.
+    /// Returns the relation of an image to the stored images in `near`, whose hashes are near.
     async fn relation_to(
         &self,
         tx: &mut Tx,
@@ -349,8 +350,8 @@ impl Ingest {
         let candidates = self.compare_people(tx, shown, near).await?;
         let same = candidates.iter().filter(|near| near.people.is_same());
         let ids: Vec<Uuid> = same.map(|near| near.image.id).collect();
-        let enrolled = self.faces.store.images().enrolled(tx.conn(), &ids).await?;
-        let relation = relation(&analysis.frame, &candidates, &enrolled);
+        let enrolled = self.faces.store.images().images_with_subjects(tx.conn(), &ids).await?;
+        let relation = classify(&analysis.frame, &candidates, &enrolled);
         let mut versions = Versions::default();
         if let Relation::Supersedes(images) = &relation {
             versions.add_replaced(images.clone(), &candidates);
@@ -396,7 +397,7 @@ impl Ingest {
 }
 
 /// Returns the DCT and gradient hashes as Postgres stores them.
-fn signed(hashes: &PerceptualHashes) -> (i64, i64) {
+fn signed_hashes(hashes: &PerceptualHashes) -> (i64, i64) {
     (hashes.p.cast_signed(), hashes.d.cast_signed())
 }
 
@@ -443,7 +444,7 @@ mod tests {
         let frame = |width, height| Frame::filled(width, height, [0; 3]);
         let relate = |width, height, near: &[&Image], enrolled: &[Uuid]| {
             let same = near.iter().map(|image| NearImage { image, people: Comparison::default() });
-            relation(&frame(width, height), &same.collect::<Vec<_>>(), enrolled)
+            classify(&frame(width, height), &same.collect::<Vec<_>>(), enrolled)
         };
         assert_eq!(relate(100, 100, &[], &[]), Relation::New);
         assert_eq!(relate(149, 100, &[&small], &[]), Relation::Duplicate(id(2)));
@@ -451,7 +452,7 @@ mod tests {
         assert_eq!(
             relate(100, 100, &[&small, &same], &[]),
             Relation::Duplicate(id(1)),
-            "the oldest of equals"
+            "the oldest of two images of equal size"
         );
         assert_eq!(relate(290, 100, &[&small, &large], &[]), Relation::Duplicate(id(3)));
         assert_eq!(relate(300, 100, &[&small, &large], &[]), Relation::Supersedes(vec![id(2), id(3)]));
@@ -463,7 +464,7 @@ mod tests {
         let stored = stored(1, 100, 100);
         let people = Comparison { shared: 2, unstored: 1, ..Comparison::default() };
         let candidates = [NearImage { image: &stored, people }];
-        let relation = relation(&Frame::filled(500, 500, [0; 3]), &candidates, &[]);
+        let relation = classify(&Frame::filled(500, 500, [0; 3]), &candidates, &[]);
         assert_eq!(relation, Relation::Duplicate(stored.id));
     }
 
@@ -477,7 +478,7 @@ mod tests {
         ] {
             for side in [50, 100, 500] {
                 let candidates = [NearImage { image: &stored, people }];
-                let relation = relation(&Frame::filled(side, side, [0; 3]), &candidates, &[stored.id]);
+                let relation = classify(&Frame::filled(side, side, [0; 3]), &candidates, &[stored.id]);
                 assert_eq!(relation, Relation::New, "{people:?} {side}");
             }
         }
@@ -506,7 +507,7 @@ mod tests {
         for (x, cosine, same) in
             [(0.2, 1.0, true), (0.285, 1.0, true), (0.287, 1.0, false), (0.2, 0.37, true), (0.2, 0.35, false)]
         {
-            assert_eq!(shown(0.2, true).shows(&stored_face(x, cosine), THRESHOLD), same, "{x} {cosine}");
+            assert_eq!(shown(0.2, true).is_face(&stored_face(x, cosine), THRESHOLD), same, "{x} {cosine}");
         }
     }
 
@@ -528,7 +529,7 @@ mod tests {
         // One face is not two people.
         let twice = compare(vec![shown(0.1, true)], &[stored_face(0.1, 1.0), stored_face(0.1, 1.0)]);
         assert_eq!(twice, Comparison { shared: 1, unstored: 0, missing: 1, added: 0 });
-        assert!(!compare(two(), &[]).is_same(), "an image without faces is not one with faces");
+        assert!(!compare(two(), &[]).is_same(), "the image without faces does not show the same people");
         let of_another_model = StoredFace { model_id: MODEL + 1, ..stored_face(0.1, 1.0) };
         assert!(!compare(vec![shown(0.1, true)], &[of_another_model]).is_same());
     }

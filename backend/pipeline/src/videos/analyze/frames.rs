@@ -1,4 +1,4 @@
-//! Reads frames on a thread of their own, because the decoder blocks and ends with its thread.
+//! Reads frames on a separate thread, because the decoder blocks its thread and ends with it.
 use super::VideoAnalyzeError;
 use crate::videos::analyze::FrameFace;
 use futures::{Stream, StreamExt, ready};
@@ -12,16 +12,16 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::task::Poll;
 use tokio::sync::mpsc as async_mpsc;
 use video::shots::ReducedFrame;
-use video::{CancelOnDrop, Damage, Decoder, Index, Looks, Segment, VideoError};
+use video::{CancelOnDrop, Damage, Decoder, FrameSet, Index, Segment, VideoError};
 use vision::Frame;
 
 /// Number of frames that wait for their analysis.
-const QUEUE: usize = 2;
+const QUEUE_LENGTH: usize = 2;
 /// Maximum number of buffers for frames apart from those that are analysed: frames that wait,
 /// returned buffers that wait, a spare one, and three frames among which keyframes are selected.
-pub(super) const BUFFERS: usize = 2 * QUEUE + 4;
+pub(super) const BUFFERS: usize = 2 * QUEUE_LENGTH + 4;
 
-/// What a panic of the thread that reads is reported as.
+/// The error that reports a panic of the reader thread.
 const READER_FAILED: VideoError = VideoError::Output("the reader failed");
 
 /// Reads the index, and returns the file again. The decoder ends when the future is dropped.
@@ -49,18 +49,18 @@ pub(super) enum Content {
 pub(super) struct ReadFrame {
     pub(super) at_us: i64,
     pub(super) content: Content,
-    /// What is compared with other frames to find cuts.
+    /// The reduced frame, which is compared with others to find cuts.
     pub(super) reduced: ReducedFrame,
 }
 
-type Read = Result<ReadFrame, VideoError>;
+type ReadResult = Result<ReadFrame, VideoError>;
 
 #[derive(Clone)]
 pub(super) struct Recycler(SyncSender<Frame>);
 
 impl Recycler {
-    /// Gives the memory back, or frees it if enough is waiting.
-    pub(super) fn give(&self, frame: Frame) {
+    /// Returns the memory of a frame to the reader, or frees it if enough buffers wait.
+    pub(super) fn recycle(&self, frame: Frame) {
         let _ = self.0.try_send(frame);
     }
 }
@@ -68,21 +68,21 @@ impl Recycler {
 /// The state at the end of a reader, with which another reader continues.
 #[derive(Clone, Default)]
 pub(super) struct ReadState {
-    /// Whether frames were read or are stored. They remain valid if no more can be read.
-    pub(super) any: bool,
+    /// Whether frames were read or stored. They remain valid if no more frames can be read.
+    pub(super) has_frames: bool,
     /// The first message of the decoder about damage.
     pub(super) damage: Option<Damage>,
     /// Whether damage prevents the reader from reading more frames.
-    pub(super) ended: bool,
+    pub(super) has_ended: bool,
 }
 
 /// Reads the frames of steps. Dropping it ends the decoder.
 pub(super) struct Reader {
-    frames: async_mpsc::Receiver<Read>,
+    frames: async_mpsc::Receiver<ReadResult>,
     recycler: Recycler,
     /// Empty until the last frame was read.
     outcome: FinalReadState,
-    failed: bool,
+    has_failed: bool,
     _cancel: Option<CancelOnDrop>,
 }
 
@@ -102,7 +102,7 @@ impl Reader {
         let mut source = source.clone();
         let (decoder, cancel) = source.decoder.cancellable()?;
         source.decoder = decoder;
-        let (recycler, recycled) = mpsc::sync_channel(QUEUE);
+        let (recycler, recycled) = mpsc::sync_channel(QUEUE_LENGTH);
         let task = ReadTask { source, recycled, until_us, state };
         Self::spawn(Recycler(recycler), Some(cancel), move |sender| task.run(steps, sender))
     }
@@ -110,9 +110,9 @@ impl Reader {
     fn spawn(
         recycler: Recycler,
         cancel: Option<CancelOnDrop>,
-        read: impl FnOnce(&async_mpsc::Sender<Read>) -> Result<ReadState, VideoError> + Send + 'static,
+        read: impl FnOnce(&async_mpsc::Sender<ReadResult>) -> Result<ReadState, VideoError> + Send + 'static,
     ) -> io::Result<Self> {
-        let (sender, frames) = async_mpsc::channel(QUEUE);
+        let (sender, frames) = async_mpsc::channel(QUEUE_LENGTH);
         let outcome = FinalReadState::default();
         let result = outcome.clone();
         std::thread::Builder::new().name("video".into()).spawn(move || {
@@ -123,24 +123,24 @@ impl Reader {
             });
             let _ = result.set(state);
         })?;
-        Ok(Self { frames, recycler, outcome, failed: false, _cancel: cancel })
+        Ok(Self { frames, recycler, outcome, has_failed: false, _cancel: cancel })
     }
 
     pub(super) fn recycler(&self) -> Recycler {
         self.recycler.clone()
     }
 
-    pub(super) fn frames(&mut self) -> impl Stream<Item = Read> {
+    pub(super) fn frames(&mut self) -> impl Stream<Item = ReadResult> {
         futures::stream::poll_fn(|context| {
             let next = ready!(self.frames.poll_recv(context));
             // After a panic, the channel ends without an outcome.
-            let failed = next.is_none() && self.outcome.get().is_none() && !self.failed;
-            self.failed |= failed;
+            let failed = next.is_none() && self.outcome.get().is_none() && !self.has_failed;
+            self.has_failed |= failed;
             Poll::Ready(if failed { Some(Err(READER_FAILED)) } else { next })
         })
     }
 
-    pub(super) fn end(self) -> ReadState {
+    pub(super) fn into_state(self) -> ReadState {
         self.outcome.get().cloned().unwrap_or_default()
     }
 }
@@ -152,21 +152,25 @@ struct ReadTask {
     state: ReadState,
 }
 
-/// A break means that the last frame was sent, or that nobody receives frames.
+/// A break means that the last frame was sent, or that the receiver was dropped.
 type Next = ControlFlow<()>;
 
 impl ReadTask {
-    fn run(mut self, steps: Vec<Step>, sender: &async_mpsc::Sender<Read>) -> Result<ReadState, VideoError> {
+    fn run(
+        mut self,
+        steps: Vec<Step>,
+        sender: &async_mpsc::Sender<ReadResult>,
+    ) -> Result<ReadState, VideoError> {
         for step in steps {
             let next = match step {
                 Step::Known(KnownFrame { at_us, size, reduced }) => {
                     self.send(ReadFrame { at_us, content: Content::NoFace(size), reduced }, sender)
                 }
                 Step::Decode(segment) => match self.decode(&segment, sender) {
-                    // What was read before remains valid.
-                    Err(error) if self.state.any && is_damage(&error) => {
-                        self.state.damage.get_or_insert(ended_by(&error));
-                        self.state.ended = true;
+                    // Frames that were read before remain valid.
+                    Err(error) if self.state.has_frames && is_damage(&error) => {
+                        self.state.damage.get_or_insert(to_damage(&error));
+                        self.state.has_ended = true;
                         Next::Break(())
                     }
                     next => next?,
@@ -179,7 +183,11 @@ impl ReadTask {
         Ok(self.state)
     }
 
-    fn decode(&mut self, segment: &Segment, sender: &async_mpsc::Sender<Read>) -> Result<Next, VideoError> {
+    fn decode(
+        &mut self,
+        segment: &Segment,
+        sender: &async_mpsc::Sender<ReadResult>,
+    ) -> Result<Next, VideoError> {
         let Source { decoder, file, index } = &self.source;
         let mut frames = decoder.frames(file, index, segment)?;
         loop {
@@ -200,21 +208,21 @@ impl ReadTask {
         Ok(Next::Continue(()))
     }
 
-    fn send(&mut self, read: ReadFrame, sender: &async_mpsc::Sender<Read>) -> Next {
-        self.state.any = true;
+    fn send(&mut self, read: ReadFrame, sender: &async_mpsc::Sender<ReadResult>) -> Next {
+        self.state.has_frames = true;
         let at_us = read.at_us;
         let sent = sender.blocking_send(Ok(read));
         if sent.is_err() || at_us >= self.until_us { Next::Break(()) } else { Next::Continue(()) }
     }
 }
 
-/// Returns whether the file is the cause of an error. Another attempt would fail in the same way.
+/// Returns `true` if the file is the cause of an error. Another attempt would fail in the same way.
 fn is_damage(error: &VideoError) -> bool {
     use VideoError::{CpuLimit, Output, Stalled, Undecodable};
     matches!(error, Undecodable(_) | Output(_) | Stalled(_) | CpuLimit(_))
 }
 
-fn ended_by(error: &VideoError) -> Damage {
+fn to_damage(error: &VideoError) -> Damage {
     Damage { truncated: false, message: error.to_string() }
 }
 
@@ -231,21 +239,21 @@ pub(super) struct KnownFrame {
     pub(super) at_us: i64,
     /// Width and height of the frame in pixels.
     pub(super) size: (u32, u32),
-    /// What is compared with other frames to find cuts.
+    /// The reduced frame, which is compared with others to find cuts.
     pub(super) reduced: ReducedFrame,
 }
 
-/// Returns what remains of the steps after the frame at `after_us`. The next frame that is returned
-/// is the one that would have followed.
+/// Returns the remaining steps after the frame at `after_us`. They begin with the frame that would
+/// have followed it.
 pub(super) fn remaining(steps: Vec<Step>, after_us: i64) -> Vec<Step> {
     let rest = |step| match step {
-        Step::Decode(segment) => rest_of(segment, after_us).map(Step::Decode),
+        Step::Decode(segment) => remaining_segment(segment, after_us).map(Step::Decode),
         Step::Known(frame) => (frame.at_us > after_us).then_some(Step::Known(frame)),
     };
     steps.into_iter().filter_map(rest).collect()
 }
 
-fn rest_of(segment: Segment, after_us: i64) -> Option<Segment> {
+fn remaining_segment(segment: Segment, after_us: i64) -> Option<Segment> {
     if segment.from_us > after_us {
         return Some(segment);
     }
@@ -255,19 +263,19 @@ fn rest_of(segment: Segment, after_us: i64) -> Option<Segment> {
     let next_cell = after_us.saturating_add(1_000).div_euclid(cell).saturating_add(1);
     let from_us = next_cell.saturating_mul(cell).saturating_sub(1_000).max(after_us.saturating_add(1));
     // A listed frame is returned at any position in its cell.
-    let also_us: Vec<i64> = segment.also_us.iter().copied().filter(|at| *at > after_us).collect();
-    let from_us = also_us.first().map_or(from_us, |listed| from_us.min(*listed));
-    let last_us = match segment.looks {
-        Looks::Keyframes => after_us,
+    let listed_us: Vec<i64> = segment.listed_us.iter().copied().filter(|at| *at > after_us).collect();
+    let from_us = listed_us.first().map_or(from_us, |listed| from_us.min(*listed));
+    let last_us = match segment.decoded {
+        FrameSet::Keyframes => after_us,
         // The decoder may return a frame of the last cell, because its start is not exact.
-        Looks::All => from_us - 1,
+        FrameSet::All => from_us - 1,
     };
-    (from_us < segment.to_us).then_some(Segment { from_us, also_us, last_us: Some(last_us), ..segment })
+    (from_us < segment.to_us).then_some(Segment { from_us, listed_us, last_us: Some(last_us), ..segment })
 }
 
-/// Number of faces in frames that wait while a part is stored. It bounds the memory for their
-/// images: 15 MB, or those of one frame.
-const MAX_FACES: usize = 64;
+/// Maximum number of faces in the frames that wait while a part is stored. Their images take at
+/// most 15 MB, or as much as the images of one frame.
+const MAX_WAITING_FACES: usize = 64;
 
 pub(super) struct AnalyzedFrame {
     pub(super) at_us: i64,
@@ -279,12 +287,12 @@ pub(super) struct AnalyzedFrame {
 type Analyzed = Result<AnalyzedFrame, VideoAnalyzeError>;
 
 /// Returns analysed frames in order. Can analyse frames before they are requested.
-pub(super) struct Ahead<S> {
+pub(super) struct PrefetchedFrames<S> {
     frames: S,
     waiting: VecDeque<Analyzed>,
 }
 
-impl<S: Stream<Item = Analyzed> + Unpin> Ahead<S> {
+impl<S: Stream<Item = Analyzed> + Unpin> PrefetchedFrames<S> {
     pub(super) fn new(frames: S) -> Self {
         Self { frames, waiting: VecDeque::new() }
     }
@@ -297,23 +305,23 @@ impl<S: Stream<Item = Analyzed> + Unpin> Ahead<S> {
     }
 
     /// Waits for `work`, and analyses frames in the meantime.
-    pub(super) async fn during<T>(&mut self, work: impl Future<Output = T>) -> T {
+    pub(super) async fn prefetch_during<T>(&mut self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         loop {
-            let has_room = self.waiting.iter().map(weight).sum::<usize>() < MAX_FACES;
+            let can_read_ahead = self.waiting.iter().map(face_count).sum::<usize>() < MAX_WAITING_FACES;
             tokio::select! {
                 biased;
                 done = &mut work => return done,
-                Some(next) = self.frames.next(), if has_room => self.waiting.push_back(next),
+                Some(next) = self.frames.next(), if can_read_ahead => self.waiting.push_back(next),
             }
         }
     }
 }
 
-/// Returns the number of faces in a frame, at least 1. An error fills the room for waiting frames,
-/// because no frame follows it.
-fn weight(frame: &Analyzed) -> usize {
-    frame.as_ref().map_or(MAX_FACES, |frame| frame.faces.len().max(1))
+/// Returns the number of faces in a frame, at least 1. An error counts as the maximum, because no
+/// frame follows it.
+fn face_count(frame: &Analyzed) -> usize {
+    frame.as_ref().map_or(MAX_WAITING_FACES, |frame| frame.faces.len().max(1))
 }
 
 #[cfg(test)]
@@ -341,9 +349,9 @@ mod tests {
         Segment {
             from_us,
             to_us,
-            looks: Looks::All,
+            decoded: FrameSet::All,
             cell_us,
-            also_us: Vec::new(),
+            listed_us: Vec::new(),
             max_gap_us: 0,
             last_us: None,
         }
@@ -367,7 +375,7 @@ mod tests {
 
     #[test]
     fn remaining_steps_exclude_last_keyframe() {
-        let keyframes = Segment { looks: Looks::Keyframes, ..segment(0, i64::MAX, 1) };
+        let keyframes = Segment { decoded: FrameSet::Keyframes, ..segment(0, i64::MAX, 1) };
         let tail = Segment { from_us: 78, last_us: Some(77), ..keyframes.clone() };
         assert_eq!(remaining(vec![Step::Decode(keyframes)], 77), [Step::Decode(tail)]);
     }
@@ -377,11 +385,11 @@ mod tests {
         let reduced = ReducedFrame::of(&vision::Frame::filled(8, 8, [0; 3]));
         let known = |at_us| Step::Known(KnownFrame { at_us, size: (640, 360), reduced: reduced.clone() });
         let listed =
-            Segment { also_us: vec![500_000, 610_000, 910_000], ..segment(400_000, 2_000_000, 250_000) };
+            Segment { listed_us: vec![500_000, 610_000, 910_000], ..segment(400_000, 2_000_000, 250_000) };
         let steps = vec![known(300_000), Step::Decode(listed.clone()), known(2_000_000)];
-        let tail = |from_us: i64, also_us: &[i64]| {
-            let (also_us, last_us) = (also_us.to_vec(), Some(from_us - 1));
-            Step::Decode(Segment { from_us, also_us, last_us, ..listed.clone() })
+        let tail = |from_us: i64, listed_us: &[i64]| {
+            let (listed_us, last_us) = (listed_us.to_vec(), Some(from_us - 1));
+            Step::Decode(Segment { from_us, listed_us, last_us, ..listed.clone() })
         };
         assert_eq!(remaining(steps.clone(), 520_000), [tail(610_000, &[610_000, 910_000]), known(2_000_000)]);
         assert_eq!(remaining(steps.clone(), 610_000), [tail(749_000, &[910_000]), known(2_000_000)]);
@@ -407,13 +415,13 @@ mod tests {
             // The work ends after the last frame that may wait.
             let source = frames(count).inspect(|_| {
                 count_read += 1;
-                if count_read == count.min(MAX_FACES as i64) {
+                if count_read == count.min(MAX_WAITING_FACES as i64) {
                     let _ = sender.take().map(|sender| sender.send(()));
                 }
             });
-            let mut ahead = Ahead::new(source);
-            assert_eq!(ahead.during(receiver).await, Ok(()));
-            assert_eq!(ahead.waiting.len(), usize::min(count as usize, MAX_FACES));
+            let mut ahead = PrefetchedFrames::new(source);
+            assert_eq!(ahead.prefetch_during(receiver).await, Ok(()));
+            assert_eq!(ahead.waiting.len(), usize::min(count as usize, MAX_WAITING_FACES));
             let mut times = Vec::new();
             while let Some(Ok(frame)) = ahead.next().await {
                 times.push(frame.at_us);

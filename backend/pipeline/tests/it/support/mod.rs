@@ -50,7 +50,7 @@ pub(crate) async fn analyze(analyzer: &Analyzer, bytes: Vec<u8>, options: &Analy
 }
 
 /// Returns the options for images with faces that are not upright.
-pub(crate) fn rotating() -> AnalyzeOptions {
+pub(crate) fn rotation_options() -> AnalyzeOptions {
     AnalyzeOptions { rotate: Rotate::Auto, ..AnalyzeOptions::default() }
 }
 
@@ -82,7 +82,7 @@ pub(crate) async fn analyzer_on(name: &str) -> Analyzer {
     Analyzer::new(engine.await, pipeline::Config::default())
 }
 
-/// Everything that a crawl requires. Dropping it deletes the temporary folder and the database.
+/// The services that a crawl requires. Dropping it deletes the temporary folder and the database.
 pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) queue: Queue,
@@ -148,21 +148,22 @@ impl World {
 
     /// Starts a worker that also reads videos.
     pub(crate) fn video_worker(&self, name: &str, decoder: Decoder) -> Worker {
-        self.video_worker_with(name, decoder, VideoLimits::default(), worker::TURN)
+        self.video_worker_with(name, decoder, VideoLimits::default(), worker::TIME_SLICE)
     }
 
-    /// Works like [`Self::video_worker`], with limits of collections and the length of a turn.
+    /// Works like [`Self::video_worker`], with limits of collections and the length of a time
+    /// slice.
     pub(crate) fn video_worker_with(
         &self,
         name: &str,
         decoder: Decoder,
         limits: VideoLimits,
-        turn: Duration,
+        time_slice: Duration,
     ) -> Worker {
         let spool = self.folder.path().join("spool");
         std::fs::create_dir_all(&spool).unwrap();
         let spool = store::SpoolFolder::new(spool, 0);
-        self.worker_with(name, Some(VideoTools { decoder, spool, limits, turn }))
+        self.worker_with(name, Some(VideoTools { decoder, spool, limits, time_slice }))
     }
 
     fn worker_with(&self, name: &str, videos: Option<VideoTools>) -> Worker {
@@ -176,13 +177,13 @@ impl World {
             ]
             .map(|(kind, places)| (kind.into(), places))
             .into(),
-            keep_quarter: HashSet::from([JobKind::FetchVideo.into()]),
+            keep_quarter_free: HashSet::from([JobKind::FetchVideo.into()]),
             never_alone: vec![JobKind::FetchVideo.into()],
-            poll: Duration::from_millis(50),
+            poll_interval: Duration::from_millis(50),
             // A video takes longer than a worker may take to stop.
-            drain: if videos.is_some() { Duration::ZERO } else { Duration::from_secs(20) },
-            alone: Duration::from_secs(60),
-            worker: name.into(),
+            drain_timeout: if videos.is_some() { Duration::ZERO } else { Duration::from_secs(20) },
+            alone_timeout: Duration::from_secs(60),
+            worker_name: name.into(),
         };
         let runner = Runner::start(self.queue.clone(), self.handlers_with(videos), config, stop.clone());
         Worker { runner, stop }
@@ -218,20 +219,20 @@ impl World {
     pub(crate) async fn crawl(&self, seeds: &[String], options: CrawlOptions) -> (Crawl, CrawlProgress) {
         let crawl = self.create(seeds, options).await;
         let worker = self.worker("one");
-        let crawl = self.ended(crawl.id).await;
+        let crawl = self.until_ended(crawl.id).await;
         worker.stop().await;
         let progress = self.progress(crawl.id).await;
         (crawl, progress)
     }
 
     /// Works like [`Self::crawl`] for a crawl that completes.
-    pub(crate) async fn completed(&self, seeds: &[String], options: CrawlOptions) -> CrawlProgress {
+    pub(crate) async fn complete_crawl(&self, seeds: &[String], options: CrawlOptions) -> CrawlProgress {
         let (crawl, progress) = self.crawl(seeds, options).await;
         assert_eq!(crawl.state, CrawlState::Completed, "{progress:?}");
         progress
     }
 
-    pub(crate) async fn ended(&self, id: Uuid) -> Crawl {
+    pub(crate) async fn until_ended(&self, id: Uuid) -> Crawl {
         let ended_crawl = wait_for(async || {
             let crawl = self.store.crawls().get(id).await.unwrap();
             (!crawl.state.is_live()).then_some(crawl)
@@ -265,7 +266,7 @@ impl World {
     }
 
     /// Waits until the jobs of a kind are postponed.
-    pub(crate) async fn postponed(&self, kind: JobKind) {
+    pub(crate) async fn until_postponed(&self, kind: JobKind) {
         let postponed = async || {
             let due = self.queue.next_due(&[kind.into()]).await.unwrap();
             due.filter(|due| *due > Duration::from_secs(30))
@@ -279,7 +280,7 @@ impl World {
     }
 
     /// Returns the number of files in that folder and its subfolders.
-    pub(crate) fn files(&self) -> usize {
+    pub(crate) fn count_files(&self) -> usize {
         testing::files_below(self.folder()).len()
     }
 
@@ -292,7 +293,7 @@ impl World {
     }
 
     /// Returns the number of live jobs of a crawl.
-    pub(crate) async fn live(&self, crawl: Uuid) -> i64 {
+    pub(crate) async fn live_jobs(&self, crawl: Uuid) -> i64 {
         let mut tx = self.store.begin().await.unwrap();
         self.queue.groups().count_live(tx.conn(), crawl).await.unwrap()
     }
@@ -306,7 +307,7 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) async fn stop(self) {
         self.stop.cancel();
-        self.runner.stopped().await;
+        self.runner.until_stopped().await;
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct Response {
     /// Each response consumes one permit. While there are no permits, the client waits.
     gate: Option<Arc<Semaphore>>,
     /// Whether the connection is closed after the body, without the end of the response.
-    breaks_off: bool,
+    closes_early: bool,
 }
 
 impl Response {
@@ -30,7 +30,7 @@ impl Response {
             headers: vec![("content-type".into(), content_type.into())],
             body: body.into(),
             gate: None,
-            breaks_off: false,
+            closes_early: false,
         }
     }
 
@@ -43,7 +43,7 @@ impl Response {
     }
 
     pub(crate) fn status(status: u16) -> Self {
-        Self { status, headers: Vec::new(), body: Vec::new(), gate: None, breaks_off: false }
+        Self { status, headers: Vec::new(), body: Vec::new(), gate: None, closes_early: false }
     }
 
     pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
@@ -62,16 +62,22 @@ impl Response {
     }
 
     /// Closes the connection after the body, without the end of the response.
-    pub(crate) fn breaking_off(mut self) -> Self {
-        self.breaks_off = true;
+    pub(crate) fn closing_early(mut self) -> Self {
+        self.closes_early = true;
         self
     }
 
     fn is_current_for(&self, request: &Request) -> bool {
-        [("etag", "if-none-match"), ("last-modified", "if-modified-since")].iter().any(|(ours, theirs)| {
-            let value = self.headers.iter().find(|(name, _)| name == ours).map(|(_, value)| value.as_bytes());
-            value.is_some() && value == request.headers().get(*theirs).map(HeaderValue::as_bytes)
-        })
+        [("etag", "if-none-match"), ("last-modified", "if-modified-since")].iter().any(
+            |(response_header, request_header)| {
+                let value = self
+                    .headers
+                    .iter()
+                    .find(|(name, _)| name == response_header)
+                    .map(|(_, value)| value.as_bytes());
+                value.is_some() && value == request.headers().get(*request_header).map(HeaderValue::as_bytes)
+            },
+        )
     }
 
     pub(crate) fn gated(mut self, gate: &Arc<Semaphore>) -> Self {
@@ -189,15 +195,15 @@ async fn respond(State(shared): State<Shared>, request: Request) -> HttpResponse
     for (name, value) in &configured.headers {
         response = response.header(name, value);
     }
-    let body = match configured.breaks_off {
+    let body = match configured.closes_early {
         false => Body::from(configured.body),
-        true => Body::from_stream(broken_off(configured.body)),
+        true => Body::from_stream(failing_body(configured.body)),
     };
     response.body(body).unwrap()
 }
 
 /// Returns a body that fails after its bytes.
-fn broken_off(bytes: Vec<u8>) -> impl Stream<Item = io::Result<Vec<u8>>> {
+fn failing_body(bytes: Vec<u8>) -> impl Stream<Item = io::Result<Vec<u8>>> {
     let end = async {
         // Lets the server send the bytes before the error closes the connection.
         tokio::task::yield_now().await;

@@ -11,12 +11,12 @@ use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use pipeline::jobs::erase_collection;
+use pipeline::jobs::erase_collection_job;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::time::Duration;
 use store::collections::CollectionSettings;
-use store::erasures::retention::Extent;
+use store::erasures::retention::DeletionCounts;
 use store::keys::audit::Action;
 use store::retried;
 use time::OffsetDateTime;
@@ -167,12 +167,12 @@ pub(super) async fn update_collection(
     let store = caller.store();
     // Only a shorter retention deletes data that the previous one kept.
     let new_days = settings.retention_days.filter(|days| old.retention_days.is_none_or(|old| *days < old));
-    let extent = match new_days {
-        Some(days) => store.extents().of_retention(old.id, days).await?,
-        None => Extent::default(),
+    let counts = match new_days {
+        Some(days) => store.deletion_counts().of_retention(old.id, days).await?,
+        None => DeletionCounts::default(),
     };
     let target = format!("update_collection.{}.{new_days:?}", old.id);
-    if let Some(preview) = preview(&state, &target, extent, &params).await? {
+    if let Some(preview) = preview(&state, &target, counts, &params).await? {
         return Ok(Json(UpdateAnswer::Preview(preview)).into_response());
     }
     let name = body.name.as_deref().unwrap_or(&old.name);
@@ -219,12 +219,12 @@ pub(super) async fn delete_collection(
     let deletion = RequestedDeletion {
         operation: "delete_collection",
         target: collection.id.to_string(),
-        extent: store.extents().of_collection(collection.id).await?,
+        counts: store.deletion_counts().of_collection(collection.id).await?,
         params,
         audit: (Action::DeleteCollection, collection.id, json!({"name": collection.name})),
     };
     carry_out(&state, &caller, deletion, StatusCode::ACCEPTED, |mut tx| async move {
-        queue.enqueue(tx.conn(), &[erase_collection(collection.id)]).await?;
+        queue.enqueue(tx.conn(), &[erase_collection_job(collection.id)]).await?;
         store.collections().mark_deleted(tx.conn(), collection.id).await?;
         Ok((Vec::new(), tx))
     })

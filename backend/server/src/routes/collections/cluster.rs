@@ -6,7 +6,7 @@ use crate::{ApiError, AppState, Result, Scope, Spec};
 use axum::Json;
 use axum::http::StatusCode;
 use domain::ClusteringState;
-use pipeline::{Clusters, default_threshold};
+use pipeline::{Clusters, default_merge_threshold};
 use serde::{Deserialize, Serialize};
 use store::collections::Collection;
 use store::people::clusters::{ClusterScope, Clustering};
@@ -117,7 +117,7 @@ pub(super) async fn cluster_collection(
     let collection = find(&caller, which).await?;
     let collection_default = || {
         let margin = state.services.analyzer.engine().embedder().cluster_margin;
-        default_threshold(state.match_threshold(None, collection.match_threshold).value, margin)
+        default_merge_threshold(state.match_threshold(None, collection.match_threshold).value, margin)
     };
     let threshold = body.threshold.map_or_else(collection_default, Cosine::get);
     let scope = ClusterScope {

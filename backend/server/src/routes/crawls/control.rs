@@ -12,8 +12,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::json;
-use store::db::deletions::CarriedOut;
-use store::erasures::retention::Extent;
+use store::db::deletions::ErasureOutcome;
+use store::erasures::retention::DeletionCounts;
 use store::keys::audit::Action;
 use utoipa::IntoParams;
 
@@ -129,17 +129,18 @@ pub(super) async fn delete_crawl(
         return Err(ApiError::new(Code::Conflict, message));
     }
     let with_images = params.with_images.unwrap_or(false);
-    let extent = if with_images { store.extents().of_crawl(id).await? } else { Extent::default() };
+    let counts =
+        if with_images { store.deletion_counts().of_crawl(id).await? } else { DeletionCounts::default() };
     let detail = json!({"crawl_id": id, "with_images": with_images});
     let deletion = RequestedDeletion {
         operation: "delete_crawl",
         target: format!("{id}.{with_images}"),
-        extent,
+        counts,
         params: DeletionParams { dry_run: params.dry_run, confirm: params.confirm },
         audit: (Action::DeleteCrawl, crawl.collection_id, detail),
     };
     carry_out(&state, &caller, deletion, StatusCode::NO_CONTENT, |mut tx| async move {
-        let CarriedOut { blobs, jobs } = store.crawls().delete(tx.conn(), id, with_images).await?;
+        let ErasureOutcome { blobs, jobs } = store.crawls().delete(tx.conn(), id, with_images).await?;
         pipeline::forget_jobs(queue, &mut tx, &jobs).await?;
         Ok((blobs, tx))
     })

@@ -2,8 +2,8 @@
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
 use crate::routes::shared::export::{
-    CREATED_AT, Export, FACE_COLUMNS, FaceLine, Format, LineKind, Piece, TRACKS, csv_header, csv_row,
-    embedding_field, empty_columns, example_face, example_track, example_video, face_fields, field,
+    CREATED_AT, Export, FACE_COLUMNS, FaceLine, Format, LineKind, Piece, TRACKS_PER_READ, csv_header,
+    csv_row, embedding_field, empty_columns, example_face, example_track, example_video, face_fields, field,
     json_line, track_line, video_line,
 };
 use crate::routes::shared::values::{hash_hex, to_ms};
@@ -20,9 +20,9 @@ use utoipa::IntoParams;
 use uuid::{Uuid, uuid};
 
 /// Number of images per read.
-const IMAGES: i64 = 100;
+const IMAGES_PER_READ: i64 = 100;
 /// Number of ids of videos per read. Videos are read one by one.
-const VIDEOS: i64 = 1_000;
+const VIDEO_IDS_PER_READ: i64 = 1_000;
 
 /// Options of an export.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -72,7 +72,7 @@ pub(super) async fn export_crawl(
     export.respond(state, caller, Cursor::Images(None), move |caller, at| reader.read(caller, at)).await
 }
 
-/// Where the next piece of an export begins.
+/// The position at which the next piece of an export begins.
 enum Cursor {
     /// After this image.
     Images(Option<Uuid>),
@@ -100,7 +100,7 @@ impl Reader {
 
     async fn images(self, caller: &Caller, after: Option<Uuid>) -> Result<Piece<Cursor>> {
         let Self { crawl, format, embeddings } = self;
-        let page = caller.store().images().export(crawl, after, IMAGES, embeddings).await?;
+        let page = caller.store().images().export(crawl, after, IMAGES_PER_READ, embeddings).await?;
         let line = |image| match format {
             Format::Jsonl => image_line(image),
             Format::Csv => csv_of_image(image, embeddings),
@@ -116,7 +116,7 @@ impl Reader {
     async fn video(self, caller: &Caller, after: Uuid, mut ids: VecDeque<Uuid>) -> Result<Piece<Cursor>> {
         let store = caller.store();
         if ids.is_empty() {
-            ids = store.crawled_videos().list_for_export(self.crawl, after, VIDEOS).await?.into();
+            ids = store.crawled_videos().list_for_export(self.crawl, after, VIDEO_IDS_PER_READ).await?.into();
         }
         let Some(id) = ids.pop_front() else { return Ok(Piece { text: String::new(), next: None }) };
         // A video that was deleted after its id was read is omitted.
@@ -134,7 +134,11 @@ impl Reader {
         after: Option<(i64, Uuid)>,
         ids: VecDeque<Uuid>,
     ) -> Result<Piece<Cursor>> {
-        let page = caller.store().crawled_videos().export_tracks(id, after, TRACKS, self.embeddings).await?;
+        let page = caller
+            .store()
+            .crawled_videos()
+            .export_tracks(id, after, TRACKS_PER_READ, self.embeddings)
+            .await?;
         // The video or its addresses may have been erased since the last piece.
         let Some(video) = caller.store().crawled_videos().export_of_crawl(self.crawl, id).await? else {
             return Ok(Piece { text: String::new(), next: Some(Cursor::Videos { after: id, ids }) });
@@ -199,14 +203,14 @@ fn image_line(exported: &ExportedImage) -> String {
         bytes: image.bytes,
         rotation: image.rotation,
         created_at: image.created_at,
-        sources: sources.sources.iter().map(source).collect(),
+        sources: sources.sources.iter().map(source_line).collect(),
         sources_total: sources.total,
         sources_cut: (sources.sources.len() as i64) < sources.total,
         faces: exported.faces.iter().map(FaceLine::from).collect(),
     })
 }
 
-fn source(source: &Source) -> SourceLine<'_> {
+fn source_line(source: &Source) -> SourceLine<'_> {
     SourceLine {
         page_url: source.page_url.as_deref(),
         image_url: &source.image_url,

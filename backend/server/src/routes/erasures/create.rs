@@ -13,7 +13,7 @@ use axum::Json;
 use axum::extract::Request;
 use axum::http::StatusCode;
 use serde_json::json;
-use store::db::deletions::CarriedOut;
+use store::db::deletions::ErasureOutcome;
 use store::erasures::suppressions::Suppression;
 use store::erasures::{ErasureRecord, Plan, Target};
 use store::keys::audit::Action;
@@ -158,7 +158,7 @@ impl Erasure<'_> {
             store.suppressions().suppress(tx.conn(), collection.id, record.id, &suppressions).await?
         };
         record.suppressions = suppressed as i64;
-        let CarriedOut { blobs, jobs } = store.erasures().carry_out(tx.conn(), &plan).await?;
+        let ErasureOutcome { blobs, jobs } = store.erasures().carry_out(tx.conn(), &plan).await?;
         pipeline::forget_jobs(&state.services.queue, &mut tx, &jobs).await?;
         store.erasures().record(tx.conn(), &record).await?;
         let detail = json!({
@@ -210,13 +210,13 @@ async fn sketches(state: &AppState, tx: &mut Tx, target: &Target, plan: &Plan) -
             plan.faces.len()
         ))),
         Target::Image(_) | Target::Face(_) | Target::Subject(_) => {
-            let named = plan.faces.iter().filter(|face| match target {
+            let requested = plan.faces.iter().filter(|face| match target {
                 Target::Face(id) => face.id == *id,
-                _ => face.named,
+                _ => face.is_requested,
             });
-            let named: Vec<Uuid> = named.map(|face| face.id).collect();
-            let mut people = Vec::with_capacity(named.len());
-            for faces in named.chunks(SKETCH_BATCH) {
+            let requested: Vec<Uuid> = requested.map(|face| face.id).collect();
+            let mut people = Vec::with_capacity(requested.len());
+            for faces in requested.chunks(SKETCH_BATCH) {
                 for face in state.services.store.erasures().planned_embeddings(tx.conn(), faces).await? {
                     people.push(sketch(face.model_id, &face.embedding)?);
                 }

@@ -154,7 +154,7 @@ impl ErasureBody {
 }
 
 impl TargetInput {
-    /// Returns what the target refers to, and its collection.
+    /// Looks up the target and its collection.
     pub(super) async fn resolve(
         self,
         state: &AppState,
@@ -162,10 +162,10 @@ impl TargetInput {
         params: &ErasureParams,
     ) -> Result<ResolvedTarget> {
         let store = caller.store();
-        let (target, what, id, name, collection_id) = match self {
-            Self::ImageBytes(bytes) => return likeness(state, caller, bytes, params).await,
+        let (target, kind, id, name, collection_id) = match self {
+            Self::ImageBytes(bytes) => return resolve_likeness(state, caller, bytes, params).await,
             Self::Source(source) => {
-                return likeness(state, caller, resolve(state, source).await?, params).await;
+                return resolve_likeness(state, caller, resolve(state, source).await?, params).await;
             }
             Self::Subject(id) => {
                 let collection = caller.collection(params.collection.as_deref()).await?;
@@ -195,7 +195,7 @@ impl TargetInput {
             }
         };
         if params.collection.as_ref().is_some_and(|collection| *collection != name) {
-            return Err(ApiError::not_found(what, id).field(format!("{what}_id")));
+            return Err(ApiError::not_found(kind, id).field(format!("{kind}_id")));
         }
         let collection = store.collections().by_id(collection_id).await?;
         Ok(ResolvedTarget { target, collection, digest: id.to_string() })
@@ -241,7 +241,7 @@ async fn spellings(state: &AppState, caller: &Caller, text: &str, collection: Uu
     Ok(spellings)
 }
 
-async fn likeness(
+async fn resolve_likeness(
     state: &AppState,
     caller: &Caller,
     bytes: Bytes,

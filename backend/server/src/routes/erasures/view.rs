@@ -256,8 +256,8 @@ pub(super) async fn lift_suppressions(
     Query(params): Query<DeletionParams>,
 ) -> Result<Json<LiftOutcome>> {
     let store = caller.store();
-    let extent = store.extents().of_suppressions(id).await?;
-    if let Some(preview) = preview(&state, &format!("lift_suppressions.{id}"), extent, &params).await? {
+    let counts = store.deletion_counts().of_suppressions(id).await?;
+    if let Some(preview) = preview(&state, &format!("lift_suppressions.{id}"), counts, &params).await? {
         return Ok(Json(LiftOutcome::Preview(preview)));
     }
     let (record, lifted, collection) = retried("lift_suppressions", || async {

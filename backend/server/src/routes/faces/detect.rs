@@ -209,7 +209,7 @@ pub(super) async fn detect_faces_batch(
     let permit = state.analyses.admit(inputs.len())?;
     let concurrency = state.config.batch_concurrency.max(1);
     let results = stream::iter(inputs.into_iter().enumerate())
-        .map(|(index, input)| find(state.clone(), index, input, options.clone()))
+        .map(|(index, input)| analyze_batch_image(state.clone(), index, input, options.clone()))
         .buffered(concurrency)
         .collect()
         .await;
@@ -217,7 +217,12 @@ pub(super) async fn detect_faces_batch(
     Ok(Json(BatchAnswer { results }))
 }
 
-async fn find(state: AppState, index: usize, input: BatchInput, options: Arc<AnalyzeOptions>) -> BatchResult {
+async fn analyze_batch_image(
+    state: AppState,
+    index: usize,
+    input: BatchInput,
+    options: Arc<AnalyzeOptions>,
+) -> BatchResult {
     let analyzer = state.analyzer();
     let result = async {
         let bytes = input.bytes(&state).await?;
@@ -364,7 +369,7 @@ pub(super) async fn compare_faces(
     let similarity = a
         .embedding
         .similarity(&b.embedding)
-        .ok_or_else(|| ApiError::internal("embeddings of two lengths"))?;
+        .ok_or_else(|| ApiError::internal("the two embeddings have different lengths"))?;
     let threshold = state.match_threshold(params.threshold.map(Cosine::get), collection_threshold).value;
     Ok(Json(CompareAnswer {
         similarity,

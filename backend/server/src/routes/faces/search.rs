@@ -196,8 +196,8 @@ pub(super) async fn search_faces(
     };
     let group_by = params.group_by.unwrap_or_default();
     let lag = retried("index_lag", || store.faces().index_lag()).await?;
-    let (results, exact) = retried("search", || hits(store, &query, group_by)).await?;
-    // Without the site, because the audit log contains no addresses.
+    let (results, exact) = retried("search", || find_hits(store, &query, group_by)).await?;
+    // The site is omitted, because the audit log contains no addresses.
     let detail = json!({
         "probe": probe.info.kind(), "face_id": probe.face, "crawl_id": params.crawl_id,
         "since": params.since.map(rfc3339), "until": params.until.map(rfc3339),
@@ -213,16 +213,16 @@ pub(super) async fn search_faces(
     let images: Vec<Uuid> = results.iter().map(|(hit, _)| hit.face.image_id).collect();
     let sources = retried("sources", || sources_by_image(&state, images.clone())).await?;
     let faces: Vec<Uuid> = results.iter().map(|(hit, _)| hit.face.id).collect();
-    let visible = retried("appearances", || store.tracks().appearances(&faces)).await?;
-    let mut visible: HashMap<Uuid, Appearance> =
-        visible.into_iter().map(|stored| (stored.face_id, stored.into())).collect();
+    let appearances = retried("appearances", || store.tracks().appearances(&faces)).await?;
+    let mut appearances: HashMap<Uuid, Appearance> =
+        appearances.into_iter().map(|stored| (stored.face_id, stored.into())).collect();
     let lists = results.len();
     let matches = results
         .into_iter()
         .map(|(hit, subject)| {
             let sources =
                 sources.get(&hit.face.image_id).map(|sources| sources.first(lists)).unwrap_or_default();
-            let appearances = visible.remove(&hit.face.id).into_iter().collect();
+            let appearances = appearances.remove(&hit.face.id).into_iter().collect();
             Match::new(hit, subject, appearances, sources)
         })
         .collect();
@@ -242,7 +242,7 @@ pub(super) async fn search_faces(
 /// Returns whether the index contains every face that was stored before the call, after waiting for
 /// at most `FRESH_WAIT`.
 async fn is_fresh(store: &Store) -> Result<bool> {
-    match store.faces().index_caught_up(FRESH_WAIT).await {
+    match store.faces().wait_for_index(FRESH_WAIT).await {
         Err(StoreError::IndexUnavailable(reason)) => {
             tracing::warn!(reason, "the search index is behind; comparing all faces in scope");
             Ok(false)
@@ -253,7 +253,7 @@ async fn is_fresh(store: &Store) -> Result<bool> {
 
 /// Returns the matching faces, or the best face of each matching subject. Each face is returned
 /// with its subject.
-async fn hits(
+async fn find_hits(
     store: &Store,
     query: &SearchQuery,
     group_by: GroupBy,

@@ -176,12 +176,12 @@ pub(super) async fn get_face_crop(
     headers: HeaderMap,
 ) -> Result<Response> {
     let face = caller.store().faces().get(id).await?;
-    let (key, what) = match params.kind.unwrap_or_default() {
+    let (key, resource) = match params.kind.unwrap_or_default() {
         CropKind::Crop => (face.crop_key, "crop of face"),
         CropKind::Chip => (face.chip_key, "chip of face"),
     };
-    let key = key.ok_or_else(|| ApiError::not_found(what, id))?;
-    blob_response(&state, &key, &headers).await?.ok_or_else(|| ApiError::not_found(what, id))
+    let key = key.ok_or_else(|| ApiError::not_found(resource, id))?;
+    blob_response(&state, &key, &headers).await?.ok_or_else(|| ApiError::not_found(resource, id))
 }
 
 pub(super) const DELETE: Spec = Spec::needs(Scope::Erase).problems(&[&[Code::ConfirmationNeeded]]);
@@ -209,7 +209,7 @@ pub(super) async fn delete_face(
     let deletion = RequestedDeletion {
         operation: "delete_face",
         target: id.to_string(),
-        extent: store.extents().of_face(id).await?,
+        counts: store.deletion_counts().of_face(id).await?,
         params,
         audit: (Action::DeleteFace, face.collection_id, json!({"face_id": id})),
     };

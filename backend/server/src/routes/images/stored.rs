@@ -268,7 +268,7 @@ pub(super) async fn delete_image(
     let deletion = RequestedDeletion {
         operation: "delete_image",
         target: id.to_string(),
-        extent: store.extents().of_image(id).await?,
+        counts: store.deletion_counts().of_image(id).await?,
         params,
         audit: (Action::DeleteImage, image.collection_id, detail),
     };

@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use store::erasures::retention::Extent;
+use store::erasures::retention::DeletionCounts;
 use store::keys::audit::Action;
 use store::people::{MAX_METADATA_BYTES, NewSubject, SubjectPatch};
 use store::{StoreError, retried};
@@ -200,14 +200,14 @@ pub(super) async fn delete_subject(
     let subject = store.people().get(id).await?;
     let enrolled_images = params.enrolled_images.unwrap_or_default();
     let images = match enrolled_images {
-        Enrolled::Delete => store.extents().of_enrolled(Some(id), None).await?,
-        Enrolled::Keep => Extent::default(),
+        Enrolled::Delete => store.deletion_counts().of_enrolled(Some(id), None).await?,
+        Enrolled::Keep => DeletionCounts::default(),
     };
     let detail = json!({"subject_id": id, "faces": subject.face_count});
     let deletion = RequestedDeletion {
         operation: "delete_subject",
         target: format!("{id}.{enrolled_images:?}"),
-        extent: Extent { subjects: 1, ..images },
+        counts: DeletionCounts { subjects: 1, ..images },
         params: DeletionParams { dry_run: params.dry_run, confirm: params.confirm },
         audit: (Action::DeleteSubject, subject.collection_id, detail),
     };

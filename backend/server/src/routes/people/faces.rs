@@ -19,7 +19,7 @@ use pipeline::people::enrol::{EnrolError, Enrolment, unmet_requirements};
 use pipeline::{AnalyzeOptions, Rotate};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use store::erasures::retention::Extent;
+use store::erasures::retention::DeletionCounts;
 use store::keys::audit::Action;
 use store::people::Subject;
 use store::retried;
@@ -131,13 +131,16 @@ pub(super) async fn remove_subject_face(
     }
     let store = caller.store();
     let subject = store.people().get(id).await?;
-    let extent =
-        if delete { store.extents().of_enrolled(Some(id), Some(face_id)).await? } else { Extent::default() };
+    let counts = if delete {
+        store.deletion_counts().of_enrolled(Some(id), Some(face_id)).await?
+    } else {
+        DeletionCounts::default()
+    };
     let detail = json!({"subject_id": id, "face_id": face_id});
     let deletion = RequestedDeletion {
         operation: "remove_subject_face",
         target: format!("{id}.{face_id}.{delete}"),
-        extent,
+        counts,
         params: DeletionParams { dry_run: params.dry_run, confirm: params.confirm },
         audit: (Action::RemoveSubjectFace, subject.collection_id, detail),
     };
@@ -236,19 +239,19 @@ async fn enrol_image(
         quality_profile: pipeline::profile_of(&collection),
         ..AnalyzeOptions::default()
     };
-    let (url, answered) = urls.unzip();
+    let (url, final_url) = urls.unzip();
     let enrolment = Enrolment {
         bytes,
         url,
-        answered,
+        final_url,
         collection: subject.collection_id,
         subject: subject.id,
         face_index: params.face_index.map_or(0, Bounded::index),
-        aligned: params.aligned.unwrap_or(false),
+        is_aligned: params.aligned.unwrap_or(false),
         options,
         required_profile: profile(params),
         force: params.force.unwrap_or(false),
-        moved: params.r#move.unwrap_or(false),
+        allow_move: params.r#move.unwrap_or(false),
     };
     let permit = state.analyses.admit(1)?;
     let enrolled = enrolment.enrol(&state.services.face_store, &state.analyzer()).await;
@@ -279,11 +282,11 @@ async fn enrol_stored(
         }
         enrolled.push(EnrolledFace { face_id, image_id: face.image_id, unmet });
     }
-    let moved = params.r#move.unwrap_or(false);
+    let allow_move = params.r#move.unwrap_or(false);
     retried("enrol_faces", || async {
         let mut tx = store.begin().await?;
         store.people().lock(tx.conn(), subject.collection_id, &[subject.id]).await?;
-        store.people().enrol(tx.conn(), subject.collection_id, subject.id, faces, moved).await?;
+        store.people().enrol(tx.conn(), subject.collection_id, subject.id, faces, allow_move).await?;
         tx.commit().await
     })
     .await?;

@@ -86,13 +86,13 @@ pub(super) fn check_text(field: &str, text: Option<String>) -> Result<Option<Str
         .allowed([allowed, "null".into()]))
 }
 
-/// Returns the ids without duplicates. `what` names what they identify.
+/// Returns the ids without duplicates. Error messages call the resources `what`.
 ///
 /// # Errors
 /// Fails with 422 for no id, for too many, and for the id `except`.
 pub(super) fn check_ids(
     field: &str,
-    what: &str,
+    resources: &str,
     mut ids: Vec<Uuid>,
     except: Option<Uuid>,
 ) -> Result<Vec<Uuid>> {
@@ -101,12 +101,12 @@ pub(super) fn check_ids(
     if (1..=MAX_IDS).contains(&ids.len()) && !except.is_some_and(|id| ids.contains(&id)) {
         return Ok(ids);
     }
-    let allowed = format!("1 to {MAX_IDS} ids of {what}");
+    let allowed = format!("1 to {MAX_IDS} ids of {resources}");
     let message = format!("the value must contain {allowed}");
     Err(ApiError::for_field(Code::InvalidField, field, message).allowed([allowed]))
 }
 
-/// A JSON object that the caller sets.
+/// Checks a JSON object that the caller sets.
 pub(super) fn check_metadata(metadata: Value) -> Result<Value> {
     let refuse = |detail: String| {
         let allowed = format!("a JSON object of at most {MAX_METADATA_BYTES} bytes");

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::time::Duration;
-use store::erasures::retention::Extent;
+use store::erasures::retention::DeletionCounts;
 use store::keys::audit::Action;
 use store::{Tx, retried};
 use utoipa::{IntoParams, ToSchema};
@@ -52,19 +52,19 @@ pub(crate) struct DeletionPreview {
 }
 
 /// Returns the response of a dry run, or `None` if the deletion may be carried out: it is small, or
-/// it was confirmed. `target` identifies the operation and what it deletes.
+/// it was confirmed. `target` identifies the operation and the rows to delete.
 ///
 /// # Errors
 /// Fails with 428 `confirmation_needed` if the deletion needs a token and `confirm` is not one.
 pub(crate) async fn preview(
     state: &AppState,
     target: &str,
-    extent: Extent,
+    counts: DeletionCounts,
     params: &DeletionParams,
 ) -> Result<Option<DeletionPreview>> {
-    let (count, confirmations) = (extent.rows(), state.confirmations().await?);
+    let (count, confirmations) = (counts.rows(), state.confirmations().await?);
     if params.dry_run.unwrap_or(false) {
-        let Extent { images, faces, videos, subjects, suppressions } = extent;
+        let DeletionCounts { images, faces, videos, subjects, suppressions } = counts;
         let confirm = confirmations.token(target, count);
         let preview =
             DeletionPreview { dry_run: true, images, faces, videos, subjects, suppressions, confirm };
@@ -78,9 +78,9 @@ pub(crate) async fn preview(
 pub(crate) struct RequestedDeletion {
     /// Name of the operation.
     pub(crate) operation: &'static str,
-    /// Identifies what the operation deletes.
+    /// Identifies the target of the operation.
     pub(crate) target: String,
-    pub(crate) extent: Extent,
+    pub(crate) counts: DeletionCounts,
     pub(crate) params: DeletionParams,
     /// Action, collection and details for the audit log.
     pub(crate) audit: (Action, Uuid, Value),
@@ -102,8 +102,8 @@ pub(crate) async fn carry_out<F>(
 where
     F: Future<Output = Result<(Vec<String>, Tx)>>,
 {
-    let RequestedDeletion { operation, target, extent, params, audit } = deletion;
-    if let Some(preview) = preview(state, &format!("{operation}.{target}"), extent, &params).await? {
+    let RequestedDeletion { operation, target, counts, params, audit } = deletion;
+    if let Some(preview) = preview(state, &format!("{operation}.{target}"), counts, &params).await? {
         return Ok(Json(preview).into_response());
     }
     let (action, collection, detail) = audit;

@@ -81,7 +81,7 @@ impl<T: Followable> Watcher<T> {
                 Some(Update::Found(started, item)) if started >= self.since && item.differs_from(last) => {
                     return Some(item);
                 }
-                Some(Update::Gone) => return None,
+                Some(Update::Deleted) => return None,
                 _ => {}
             }
         }

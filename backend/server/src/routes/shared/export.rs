@@ -1,4 +1,4 @@
-//! Exports of crawls and videos: the stream, and the lines that both contain.
+//! Streams the exports of crawls and videos, and formats the lines that both contain.
 //!
 //! A piece is read only when the connection is ready for it. The memory for an export therefore
 //! depends neither on its length nor on the speed of the client. Pieces count like other responses:
@@ -6,7 +6,9 @@
 //! of the caller's database connections.
 use crate::auth::Caller;
 use crate::request::CallerId;
-use crate::routes::shared::values::{BoundingBox, Quality, TrackBox, boxes, points, stored_quality, to_ms};
+use crate::routes::shared::values::{
+    BoundingBox, Quality, TrackBox, decode_track_boxes, points, stored_quality, to_ms,
+};
 use crate::{ApiError, AppState, Result};
 use axum::body::Body;
 use axum::http::header;
@@ -187,19 +189,19 @@ pub(crate) fn field(value: Option<impl ToString>) -> String {
 }
 
 pub(crate) fn csv_row(fields: impl Iterator<Item = String>) -> String {
-    let fields: Vec<String> = fields.map(quoted).collect();
+    let fields: Vec<String> = fields.map(quote_field).collect();
     format!("{}\r\n", fields.join(","))
 }
 
 /// Quotes a field if necessary. A field that a spreadsheet would read as a formula is prefixed with
 /// an apostrophe, because URLs are untrusted input.
-fn quoted(field: String) -> String {
+fn quote_field(field: String) -> String {
     let field = if field.starts_with(['=', '+', '@', '\t', '\r']) { format!("'{field}") } else { field };
     if field.contains(['"', ',', '\r', '\n']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field }
 }
 
 /// Number of tracks per read. A track has boxes for up to a minute.
-pub(crate) const TRACKS: i64 = 50;
+pub(crate) const TRACKS_PER_READ: i64 = 50;
 
 #[derive(Serialize)]
 struct VideoLine<'a> {
@@ -311,7 +313,7 @@ pub(crate) fn track_line(video: Uuid, exported: &ExportedTrack) -> Result<String
         end_ms: to_ms(track.ended_us),
         samples: track.samples,
         faces: faces.collect(),
-        boxes: boxes(&track.boxes)?,
+        boxes: decode_track_boxes(&track.boxes)?,
     }))
 }
 

@@ -152,7 +152,7 @@ pub(crate) fn track_box(at_us: i64, Rect { x, y, width, height }: Rect) -> Track
 }
 
 /// Decodes the stored boxes of a track.
-pub(crate) fn boxes(encoded: &[u8]) -> Result<Vec<TrackBox>> {
+pub(crate) fn decode_track_boxes(encoded: &[u8]) -> Result<Vec<TrackBox>> {
     let boxes = pipeline::decode_boxes(encoded).map_err(ApiError::internal)?;
     Ok(boxes.iter().map(|timed| track_box(timed.at_us, timed.bbox)).collect())
 }

@@ -59,7 +59,7 @@ pub(super) async fn ready(state: AppState) -> Result<Json<Ready>> {
         tracing::warn!(%error, "database not reachable");
         reasons.push("the database does not respond".to_owned());
     }
-    if let Err(reason) = state.services.analyzer.engine().ready() {
+    if let Err(reason) = state.services.analyzer.engine().check_ready() {
         reasons.push(format!("the models cannot run: {reason}"));
     }
     if reasons.is_empty() {
@@ -79,7 +79,7 @@ pub(super) const METRICS: Spec = Spec::needs(Scope::System);
 pub(super) async fn get_metrics(state: AppState) -> impl IntoResponse {
     gather_queue(&state).await;
     gather_index(&state).await;
-    if let Err(error) = tokio::task::spawn_blocking(inference::devices::record).await {
+    if let Err(error) = tokio::task::spawn_blocking(inference::devices::record_metrics).await {
         tracing::warn!(%error, "cannot read the GPUs");
     }
     state.metrics.run_upkeep();

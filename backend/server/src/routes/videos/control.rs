@@ -112,7 +112,7 @@ pub(super) async fn delete_video(
     let deletion = RequestedDeletion {
         operation: "delete_video",
         target: id.to_string(),
-        extent: store.extents().of_video(id).await?,
+        counts: store.deletion_counts().of_video(id).await?,
         params,
         audit: (Action::DeleteVideo, video.collection_id, json!({"video_id": id})),
     };

@@ -10,14 +10,14 @@ use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::Response;
-use pipeline::{Added, Rotate, Upload, VideoLimits};
+use pipeline::{AddOutcome, Rotate, Upload, VideoLimits};
 use serde::Deserialize;
 use std::time::Duration;
 use utoipa::{IntoParams, ToSchema};
 
 /// Maximum length of a JSON body in bytes: the longest URL, with space for escapes.
 const MAX_JSON: usize = 32 << 10;
-/// Time limit for a JSON body. The limits of an upload would let it last an hour.
+/// Time limit for a JSON body. The limits of an upload would allow an hour.
 const JSON_TIME: Duration = Duration::from_secs(10);
 /// Time after which a caller may try again if too many videos wait.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
@@ -105,7 +105,8 @@ pub(super) async fn create_video(
     }
     let type_check = check_type(headers, &["application/json"]);
     let preparation = async {
-        // Before the first statement of the database: the permit limits the connections of uploads.
+        // The permit is acquired before the first database statement, because it limits the
+        // connections of uploads.
         let permit = state.uploads.admit()?;
         let collection = caller.collection(params.collection.as_deref()).await?;
         type_check?;
@@ -113,7 +114,7 @@ pub(super) async fn create_video(
             video_request(params.sampling.as_deref(), params.max_gap_ms, params.refine, params.rotate)?;
         let spool = state.video_tools()?.spool.clone();
         let videos = &state.services.videos;
-        if !videos.has_room(collection.id, content_length(headers)).await? {
+        if !videos.has_capacity(collection.id, content_length(headers)).await? {
             return Err(too_many(videos.limits()));
         }
         Ok((options, collection, spool, permit))
@@ -127,7 +128,7 @@ pub(super) async fn create_video(
     let key = videos.blobs().put_file("videos", "bin", &spooled.sha256, &mut spooled.file).await?;
     let upload = Upload { sha256: spooled.sha256, bytes: spooled.bytes, key };
     let added = videos.add(collection.id, &upload, options).await;
-    if !matches!(added, Ok(Added::New(_))) {
+    if !matches!(added, Ok(AddOutcome::New(_))) {
         videos.discard_upload(upload.key).await;
     }
     added_response(&caller, added?, videos.limits()).await
@@ -142,11 +143,11 @@ pub(super) fn too_many(limits: VideoLimits) -> ApiError {
     ApiError::overloaded(message, RETRY_AFTER)
 }
 
-async fn added_response(caller: &Caller, added: Added, limits: VideoLimits) -> Result<Response> {
+async fn added_response(caller: &Caller, added: AddOutcome, limits: VideoLimits) -> Result<Response> {
     let (status, id) = match added {
-        Added::New(id) => (StatusCode::ACCEPTED, id),
-        Added::Existing(id) => (StatusCode::OK, id),
-        Added::TooMany => return Err(too_many(limits)),
+        AddOutcome::New(id) => (StatusCode::ACCEPTED, id),
+        AddOutcome::Existing(id) => (StatusCode::OK, id),
+        AddOutcome::LimitReached => return Err(too_many(limits)),
     };
     let view = VideoView::from(caller.store().videos().get(id).await?);
     with_location(status, &format!("/videos/{id}"), view)

@@ -98,7 +98,8 @@ pub(super) async fn detect_video(
 ) -> Result<Response> {
     let type_check = check_type(request.headers(), &[]);
     let preparation = async {
-        // Before the first statement of the database: the permit limits the connections of uploads.
+        // The permit is acquired before the first database statement, because it limits the
+        // connections of uploads.
         let permit = state.uploads.admit()?;
         let collection = caller.settings_collection(params.collection.as_deref()).await?;
         type_check?;
@@ -156,7 +157,7 @@ struct FaceOfFrame {
 }
 
 /// Returns the lines of the result. They begin when the first frame was analysed, so that earlier
-/// errors have a response of their own. `guards` is dropped when the analysis ends.
+/// errors get an error response. `guards` is dropped when the analysis ends.
 ///
 /// The analysis does not wait for a slow reader, because it holds frames and a permit meanwhile.
 /// Lines that have not been read wait in memory, at most [`MAX_WAITING`] bytes.
@@ -175,7 +176,7 @@ async fn analyze_clip<H: Send + 'static>(
     let (sender, lines) = unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
     let caller = CallerId::current().into();
-    let analyzer = state.services.analyzer.on_behalf_of(caller).before(Instant::now() + MAX_TIME);
+    let analyzer = state.services.analyzer.on_behalf_of(caller).with_deadline(Instant::now() + MAX_TIME);
     let mut progress = Lines {
         sender: sender.clone(),
         waiting: waiting.clone(),
@@ -186,7 +187,8 @@ async fn analyze_clip<H: Send + 'static>(
     let analysis = async move {
         let _guards = guards;
         let decoder = decoder.with_max_duration(MAX_DURATION);
-        // A clip has many frames. At the priority of calls for one image it would delay them.
+        // A clip has many frames. With the priority of calls for one image, it would delay these
+        // calls.
         let priority = Priority::Background;
         let video = VideoAnalyzer { analyzer: &analyzer, decoder: &decoder, options: &options, priority };
         let analysis = video.analyze(file, &mut progress).await?;
@@ -209,7 +211,7 @@ async fn analyze_clip<H: Send + 'static>(
         // Fails only if the response was dropped.
         let _ = sender.send(last);
     };
-    // Errors name the request.
+    // Errors contain the id of the request.
     let task = request::with_id(request::id(), task);
     let task = AbortOnDropHandle::new(tokio::spawn(task.in_current_span()));
     let mut clip = Clip { lines, waiting, _task: task, _memory: memory };
@@ -251,9 +253,9 @@ struct Lines {
 }
 
 impl VideoProgress for Lines {
-    fn opened(&mut self, _: &Index) {}
+    fn on_open(&mut self, _: &Index) {}
 
-    fn frame(&mut self, frame: FrameFaces<'_>) {
+    fn on_frame(&mut self, frame: FrameFaces<'_>) {
         let faces = frame.faces.iter().map(|tracked| &tracked.face.detection);
         let faces = faces.filter(|face| face.det_score >= self.min_score).map(|face| FaceOfFrame {
             bbox: (face.bbox.x, face.bbox.y, face.bbox.width, face.bbox.height),
@@ -294,7 +296,7 @@ pub(super) struct VideoInfo {
     /// Longest time, in milliseconds, by which a face is visible before the start or after the end
     /// of its track; null if the distance between analysed frames has no limit.
     tolerance_ms: Option<i64>,
-    /// Why the video ends early or lacks frames.
+    /// The reason why the video ends early or lacks frames.
     damage: Option<VideoDamage>,
 }
 
@@ -340,7 +342,7 @@ pub(super) struct TrackFaceResult {
 /// Durations in milliseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct VideoTimings {
-    /// Until the keyframes were known.
+    /// Duration until the keyframes were found.
     index: f64,
     total: f64,
 }

@@ -2,8 +2,8 @@
 use crate::auth::Caller;
 use crate::extract::{Id, Query};
 use crate::routes::shared::export::{
-    Export, FACE_COLUMNS, Format, Piece, TRACKS, csv_header, csv_row, embedding_field, example_track,
-    example_video, face_fields, field, track_line, video_line,
+    Export, FACE_COLUMNS, Format, Piece, TRACKS_PER_READ, csv_header, csv_row, embedding_field,
+    example_track, example_video, face_fields, field, track_line, video_line,
 };
 use crate::routes::shared::values::to_ms;
 use crate::{AppState, Result, Scope, Spec};
@@ -78,7 +78,8 @@ impl Reader {
                 text = video_line(&exported);
             }
         }
-        let page = caller.store().crawled_videos().export_tracks(video, after, TRACKS, embeddings).await?;
+        let page =
+            caller.store().crawled_videos().export_tracks(video, after, TRACKS_PER_READ, embeddings).await?;
         // A deleted video has no tracks, and the export would end as if it were complete.
         caller.store().videos().get(video).await?;
         for track in &page.tracks {
@@ -98,7 +99,7 @@ fn csv_head(embeddings: bool) -> String {
 }
 
 /// Returns the row of a track. `faces` is the number of its stored faces. `image_id` and `at_ms`
-/// are the frame of the best one.
+/// describe the frame of the best face.
 fn csv_line(video: Uuid, exported: &ExportedTrack, embeddings: bool) -> String {
     let (track, best) = (&exported.track, exported.faces.first());
     let about_track = [

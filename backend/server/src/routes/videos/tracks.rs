@@ -1,7 +1,7 @@
 //! Lists the tracks of a video.
 use crate::auth::Caller;
 use crate::extract::{Bounded, Id, List, Query};
-use crate::routes::shared::values::{boxes, to_ms};
+use crate::routes::shared::values::{decode_track_boxes, to_ms};
 use crate::{Result, Scope, Spec};
 use axum::Json;
 use domain::VideoState;
@@ -133,7 +133,7 @@ impl TrackView {
             to_end: last_us == Some(track.ended_us),
             samples: track.samples,
             faces: faces.collect(),
-            boxes: boxes(&track.boxes)?,
+            boxes: decode_track_boxes(&track.boxes)?,
         })
     }
 }

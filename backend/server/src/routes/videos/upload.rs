@@ -21,10 +21,10 @@ const HEAD: usize = 200;
 /// Minimum rate of an upload in bytes per second, after [`SLOW_START`]. A slower one would hold its
 /// permit for too long.
 const MIN_RATE: u64 = 64 << 10;
-/// Time that each upload has, however slow it is.
+/// Minimum time for each upload, regardless of its rate.
 const SLOW_START: Duration = Duration::from_secs(30);
 
-/// An uploaded file. It has no name, so nothing remains of it when it is dropped.
+/// An uploaded file. It has no name, so it is deleted when this value is dropped.
 pub(super) struct Spooled {
     /// The file, at its start.
     pub(super) file: File,
@@ -60,7 +60,7 @@ pub(super) async fn spool(request: Request, spool: &SpoolFolder, limit: u64) -> 
         }
         hasher.update(&chunk);
         file.write_all(&chunk).await.map_err(ApiError::internal)?;
-        spool.wrote(bytes, chunk.len() as u64)?;
+        spool.check_after_write(bytes, chunk.len() as u64)?;
         bytes += chunk.len() as u64;
     }
     check_head(&head)?;

@@ -1,7 +1,7 @@
 //! Tests the operations that create, list, pause, resume, cancel and delete crawls, recurring
 //! crawls, and the list of images that a crawl did not process.
 use crate::support::site::Site;
-use crate::support::{App, Json, Options, erase, field, ok, problem, time, to_json};
+use crate::support::{App, Json, Options, erase, field, ok, parse_time, problem, to_json};
 use axum::Router;
 use axum::response::Html;
 use axum::routing::get;
@@ -22,7 +22,7 @@ async fn completed_crawl_accounts_for_every_page_and_image() {
     assert_eq!((&created["collection"], &created["kind"]), (&json!("default"), &json!("web")));
     assert_eq!(created["options"]["max_depth"], 1);
 
-    let crawl = app.await_crawl(created.text("id")).await;
+    let crawl = app.wait_for_crawl(created.text("id")).await;
     assert_eq!(crawl["state"], "completed");
     assert_eq!(crawl["counts"]["pages"], json!({"queued": 0, "fetched": 1, "skipped": 0, "failed": 0}));
     assert_eq!(
@@ -144,9 +144,12 @@ async fn lists_and_events_truncate_seeds_and_state_count() {
         app.post_json(&format!("/crawls/{id}/cancel"), &json!({})).await;
         let events = app.get(&format!("/crawls/{id}/events")).await.text().await.unwrap();
         let event = events.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
-        for brief in [&list["crawls"][0], &serde_json::from_str(event).unwrap()] {
-            assert_eq!((brief["id"].as_str(), &brief["seed_count"]), (Some(id.as_str()), &json!(120)));
-            assert_eq!(brief.list("seeds"), &all_seeds[..shown]);
+        for truncated in [&list["crawls"][0], &serde_json::from_str(event).unwrap()] {
+            assert_eq!(
+                (truncated["id"].as_str(), &truncated["seed_count"]),
+                (Some(id.as_str()), &json!(120))
+            );
+            assert_eq!(truncated.list("seeds"), &all_seeds[..shown]);
         }
     }
 }
@@ -195,7 +198,7 @@ async fn crawl_deletion_keeps_images_unless_requested() {
     assert_eq!(app.get_ok("/images").await["images"], remaining_images["images"]);
 }
 
-async fn create(app: &App, seed: String) -> String {
+async fn create_recurring(app: &App, seed: String) -> String {
     let created = app.create("/crawls", &json!({"seeds": [seed], "delay_ms": 0, "every": "60m"})).await;
     assert_eq!(
         (&created["options"]["every"], &created["series_id"], &created["next_run_at"]),
@@ -209,7 +212,7 @@ async fn make_next_run_due(app: &App) {
     app.database.execute("update jobs set scheduled_at = now() where kind = 'start_crawl'").await;
 }
 
-async fn runs(app: &App, series: &str, count: usize) -> Vec<Value> {
+async fn wait_for_runs(app: &App, series: &str, count: usize) -> Vec<Value> {
     let are_finished = |response: &Value| {
         let runs = response.list("crawls");
         runs.len() == count && runs.iter().all(|run| run["finished_at"] != Value::Null)
@@ -222,34 +225,34 @@ async fn runs(app: &App, series: &str, count: usize) -> Vec<Value> {
 async fn each_run_is_separate_crawl_and_schedules_next() {
     let app = App::spawn().await;
     let site = Site::new(&["ada_small.jpg"]).await;
-    let id = create(&app, site.page()).await;
-    let first = &runs(&app, &id, 1).await[0];
-    assert_eq!(time(&first["next_run_at"]) - time(&first["created_at"]), time::Duration::HOUR);
+    let id = create_recurring(&app, site.page()).await;
+    let first = &wait_for_runs(&app, &id, 1).await[0];
+    assert_eq!(parse_time(&first["next_run_at"]) - parse_time(&first["created_at"]), time::Duration::HOUR);
     let error = problem(app.delete(&format!("/crawls/{id}")).await, 409, "conflict").await;
     assert!(error.text("detail").contains("a further run is scheduled"), "{error}");
 
     make_next_run_due(&app).await;
-    let all_runs = runs(&app, &id, 2).await;
+    let all_runs = wait_for_runs(&app, &id, 2).await;
     let (second, first) = (&all_runs[0], &all_runs[1]);
     assert_eq!((&first["id"], &first["next_run_at"]), (&json!(id), &Value::Null));
     assert_eq!((&second["series_id"], &second["state"]), (&json!(id), &json!("completed")));
     assert_eq!((&second["seeds"], &second["options"]), (&first["seeds"], &first["options"]));
     assert_eq!(
         second["counts"]["images"]["duplicate"], 1,
-        "each run has its own ledger, and the image is known"
+        "each run has a separate ledger, and the image is already stored"
     );
     assert!(second["next_run_at"].is_string());
     assert_eq!(app.delete(&format!("/crawls/{id}")).await.status(), StatusCode::NO_CONTENT);
     make_next_run_due(&app).await;
-    assert_eq!(runs(&app, &id, 2).await.len(), 2, "the series goes on without its first run");
+    assert_eq!(wait_for_runs(&app, &id, 2).await.len(), 2, "the series continues without its first run");
 }
 
 #[testing::test]
 async fn cancelled_schedule_starts_no_further_run() {
     let app = App::spawn().await;
     let site = Site::new(&["ada_small.jpg"]).await;
-    let id = create(&app, site.page()).await;
-    runs(&app, &id, 1).await;
+    let id = create_recurring(&app, site.page()).await;
+    wait_for_runs(&app, &id, 1).await;
     let cancelled = app.post_ok(&format!("/crawls/{id}/cancel"), &json!({})).await;
     assert_eq!((&cancelled["state"], &cancelled["next_run_at"]), (&json!("completed"), &Value::Null));
     problem(app.post_json(&format!("/crawls/{id}/cancel"), &json!({})).await, 409, "conflict").await;
@@ -258,34 +261,34 @@ async fn cancelled_schedule_starts_no_further_run() {
         response.list("jobs").iter().all(|job| job["state"] == "completed")
     })
     .await;
-    assert_eq!(runs(&app, &id, 1).await.len(), 1, "no run starts after the cancellation");
+    assert_eq!(wait_for_runs(&app, &id, 1).await.len(), 1, "no run starts after the cancellation");
 
     // The caller cancels with the id of the first run, regardless of which run is active.
-    let id = create(&app, format!("{}/held.jpg", site.url)).await;
+    let id = create_recurring(&app, format!("{}/held.jpg", site.url)).await;
     site.request_arrived.notified().await;
     site.release.notify_one();
-    runs(&app, &id, 1).await;
+    wait_for_runs(&app, &id, 1).await;
     make_next_run_due(&app).await;
     site.request_arrived.notified().await;
     app.post_ok(&format!("/crawls/{id}/cancel"), &json!({})).await;
-    let all_runs = runs(&app, &id, 2).await;
+    let all_runs = wait_for_runs(&app, &id, 2).await;
     assert_eq!((&all_runs[0]["state"], &all_runs[0]["next_run_at"]), (&json!("cancelled"), &Value::Null));
 }
 
 #[testing::test]
 async fn run_longer_than_interval_is_followed_immediately() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
-    let id = create(&app, "http://127.0.0.1:9/".into()).await;
+    let id = create_recurring(&app, "http://127.0.0.1:9/".into()).await;
     app.database.execute("update crawls set created_at = now() - interval '3 hours'").await;
     app.database.execute("update pages set state = 'failed', reason = 'connect_failure'").await;
     let ended = app.state.services.crawls.reconcile().await.unwrap();
     assert_eq!(ended.crawls, 1);
     let run = app.get_ok(&format!("/crawls/{id}")).await;
-    assert_eq!(run["state"], "failed", "the next run follows a failed one too");
-    assert!(time(&run["next_run_at"]) <= OffsetDateTime::now_utc());
+    assert_eq!(run["state"], "failed", "a failed run is also followed by the next run");
+    assert!(parse_time(&run["next_run_at"]) <= OffsetDateTime::now_utc());
 }
 
-fn addresses(page: &Value) -> Vec<&str> {
+fn image_urls(page: &Value) -> Vec<&str> {
     page.list("images").iter().map(|image| image.text("url")).collect()
 }
 
@@ -302,7 +305,7 @@ async fn unprocessed_images_are_listed_with_reasons() {
 
     let images = app.get_ok(&path).await;
     assert_eq!(
-        (addresses(&images), &images["next_cursor"]),
+        (image_urls(&images), &images["next_cursor"]),
         (missing.iter().map(String::as_str).collect(), &Value::Null)
     );
     let first = &images["images"][0];
@@ -313,7 +316,7 @@ async fn unprocessed_images_are_listed_with_reasons() {
 
     let page = app.get_ok(&format!("{path}?limit=2")).await;
     let last_page = app.get_ok(&format!("{path}?limit=2&cursor={}", page.text("next_cursor"))).await;
-    assert_eq!([addresses(&page), addresses(&last_page)].concat(), addresses(&images));
+    assert_eq!([image_urls(&page), image_urls(&last_page)].concat(), image_urls(&images));
     assert_eq!(app.get_ok(&format!("{path}?reason=http_404")).await, images);
     assert_eq!(app.get_ok(&format!("{path}?reason=timeout")).await["images"], json!([]));
     let error = problem(app.get(&format!("{path}?state=failed")).await, 400, "bad_query").await;
@@ -323,7 +326,7 @@ async fn unprocessed_images_are_listed_with_reasons() {
 
     // An erased address is not shown.
     erase(&app, &json!({"url": missing[1]})).await;
-    assert_eq!(addresses(&app.get_ok(&path).await), [&missing[0], &missing[2]]);
+    assert_eq!(image_urls(&app.get_ok(&path).await), [&missing[0], &missing[2]]);
 }
 
 #[testing::test]
@@ -334,6 +337,6 @@ async fn unprocessed_image_is_listed_with_page() {
     let crawl = app.crawl(&[site.page()]).await;
     let path = format!("/crawls/{}/unprocessed-images", crawl.text("id"));
     let images = app.get_ok(&path).await;
-    assert_eq!(addresses(&images), [site.image("missing.jpg")]);
+    assert_eq!(image_urls(&images), [site.image("missing.jpg")]);
     assert_eq!(images["images"][0]["page_url"], site.page());
 }

@@ -1,6 +1,6 @@
 //! Tests the event streams and the exports of crawls.
 use crate::support::site::Site;
-use crate::support::{App, Events, Json, Options, export, field, image_urls, lines, problem};
+use crate::support::{App, Events, Json, Options, export, field, image_urls, parse_lines, problem};
 use domain::{ImageState, Reason};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -111,7 +111,7 @@ async fn export_contains_faces_and_only_sources_of_crawl() {
     let crawl = app.crawl(&[site.page()]).await;
     let path = format!("/crawls/{}/export", crawl.text("id"));
 
-    let exported = lines(&export(&app, &path, "application/x-ndjson").await);
+    let exported = parse_lines(&export(&app, &path, "application/x-ndjson").await);
     assert_eq!(exported.len(), 2);
     let faces = app.get_ok("/faces?limit=1000").await;
     let stored_face = |face: &Value| {
@@ -138,7 +138,8 @@ async fn export_contains_faces_and_only_sources_of_crawl() {
     }
     assert_eq!(face_count as u64, crawl["counts"]["faces"].as_u64().unwrap());
 
-    let exported = lines(&export(&app, &format!("{path}?embeddings=true"), "application/x-ndjson").await);
+    let exported =
+        parse_lines(&export(&app, &format!("{path}?embeddings=true"), "application/x-ndjson").await);
     for face in exported.iter().flat_map(|image| image.list("faces")) {
         let embedding = face.list("embedding");
         let length: f64 = embedding.iter().map(|v| v.as_f64().unwrap().powi(2)).sum();
@@ -196,7 +197,7 @@ async fn long_export_contains_every_image_once() {
     }
     tx.commit().await.unwrap();
     let path = format!("/crawls/{crawl}/export");
-    let exported = lines(&export(&app, &path, "application/x-ndjson").await);
+    let exported = parse_lines(&export(&app, &path, "application/x-ndjson").await);
     let ids: Vec<&str> = exported.iter().map(|image| image.text("image_id")).collect();
     assert!(ids.iter().copied().eq(expected.iter().map(String::as_str)), "each image once, the oldest first");
     assert_eq!(exported[0].list("sources").len(), 2);

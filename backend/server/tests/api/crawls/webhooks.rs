@@ -37,8 +37,8 @@ impl Message {
         mac.update(self.header("x-facecrawl-timestamp").as_bytes());
         mac.update(b".");
         mac.update(&self.body);
-        self.header("x-facecrawl-signature").split(',').any(|claimed| {
-            let digits = claimed.strip_prefix("sha256=").unwrap();
+        self.header("x-facecrawl-signature").split(',').any(|signature| {
+            let digits = signature.strip_prefix("sha256=").unwrap();
             mac.clone().verify_slice(&hex::decode(digits).unwrap()).is_ok()
         })
     }
@@ -86,20 +86,20 @@ impl Receiver {
     }
 }
 
-async fn app() -> App {
+async fn app_with_secret() -> App {
     App::spawn_with(Options { webhook_secret: Some(SECRET), ..Options::default() }).await
 }
 
-async fn create(app: &App, seed: String, webhook: String) -> String {
+async fn create_crawl(app: &App, seed: String, webhook: String) -> String {
     let created = app.create("/crawls", &json!({"seeds": [seed], "delay_ms": 0, "webhook": webhook})).await;
     created.text("id").to_owned()
 }
 
 #[testing::test]
 async fn webhook_delivery_is_signed_and_repeated_until_accepted() {
-    let app = app().await;
+    let app = app_with_secret().await;
     let (site, mut receiver) = (Site::new(&["ada_small.jpg"]).await, Receiver::start().await);
-    let id = create(&app, site.page(), format!("{}/busy", receiver.url)).await;
+    let id = create_crawl(&app, site.page(), format!("{}/busy", receiver.url)).await;
     let (first, second) = (receiver.next().await, receiver.next().await);
     for message in [&first, &second] {
         assert_eq!(message.header("x-facecrawl-event"), "crawl.completed");
@@ -120,34 +120,34 @@ async fn webhook_delivery_is_signed_and_repeated_until_accepted() {
     for field_name in ["seeds", "seed_count", "options"] {
         crawl.as_object_mut().unwrap().remove(field_name);
     }
-    assert_eq!(payload["crawl"], crawl, "the crawl as the API shows it");
+    assert_eq!(payload["crawl"], crawl, "the payload must contain the crawl as in the API");
 }
 
 #[testing::test]
 async fn cancelled_and_failed_crawls_also_send_webhook() {
-    let app = app().await;
+    let app = app_with_secret().await;
     let (site, mut receiver) = (Site::new(&[]).await, Receiver::start().await);
-    let id = create(&app, format!("{}/held.jpg", site.url), receiver.url.clone()).await;
+    let id = create_crawl(&app, format!("{}/held.jpg", site.url), receiver.url.clone()).await;
     site.request_arrived.notified().await;
     app.post_ok(&format!("/crawls/{id}/cancel"), &json!({})).await;
     let payload = receiver.next().await.json();
     assert_eq!((&payload["event"], &payload["crawl"]["id"]), (&json!("crawl.cancelled"), &json!(id)));
 
-    let id = create(&app, format!("{}/text.jpg", site.url), receiver.url.clone()).await;
+    let id = create_crawl(&app, format!("{}/text.jpg", site.url), receiver.url.clone()).await;
     let payload = receiver.next().await.json();
     assert_eq!((&payload["event"], &payload["crawl"]["id"]), (&json!("crawl.failed"), &json!(id)));
 }
 
 #[testing::test]
 async fn webhook_follows_no_redirect_and_stops_after_410() {
-    let app = app().await;
+    let app = app_with_secret().await;
     let (site, mut receiver) = (Site::new(&[]).await, Receiver::start().await);
     let missing = format!("{}/nowhere.jpg", site.url);
-    create(&app, missing.clone(), format!("{}/moved", receiver.url)).await;
+    create_crawl(&app, missing.clone(), format!("{}/moved", receiver.url)).await;
     for _ in 0..3 {
         assert_eq!(receiver.next().await.path, "/moved", "/elsewhere must not be requested");
     }
-    create(&app, missing, format!("{}/gone", receiver.url)).await;
+    create_crawl(&app, missing, format!("{}/gone", receiver.url)).await;
     while receiver.next().await.path != "/gone" {}
     let is_discarded = |jobs: &Value| {
         let jobs = jobs.list("jobs");
@@ -180,11 +180,11 @@ async fn webhook_requires_secret_and_allowed_url() {
 }
 
 /// Starts a service that requires keys, two collections with a key each, and a site without images.
-async fn tenants() -> (App, [String; 2], Site) {
+async fn app_with_two_tenants() -> (App, [String; 2], Site) {
     let app = App::spawn_with(Options { webhook_secret: Some(SECRET), ..key_options() }).await;
     let scopes = [Scope::Crawl, Scope::Read, Scope::Write, Scope::Admin, Scope::Erase];
-    let (_, our_key) = app.key(Some("ours"), &scopes).await;
-    let (_, their_key) = app.key(Some("theirs"), &scopes).await;
+    let (_, our_key) = app.create_key(Some("ours"), &scopes).await;
+    let (_, their_key) = app.create_key(Some("theirs"), &scopes).await;
     (app, [our_key, their_key], Site::new(&[]).await)
 }
 
@@ -194,16 +194,16 @@ async fn crawl_with_key(app: &App, key: &str, site: &Site, webhook: &str) -> Str
     created.text("id").to_owned()
 }
 
-async fn rotate(app: &App, key: &str, collection: &str, body: Value) -> Value {
+async fn rotate_secret(app: &App, key: &str, collection: &str, body: Value) -> Value {
     let path = format!("/collections/{collection}/webhook-secret");
     app.create_as(key, &path, &body).await
 }
 
 #[testing::test]
 async fn own_collection_secret_replaces_service_secret_in_signatures() {
-    let (app, [our_key, their_key], site) = tenants().await;
+    let (app, [our_key, their_key], site) = app_with_two_tenants().await;
     let mut receiver = Receiver::start().await;
-    let created = rotate(&app, &our_key, "ours", json!({"overlap_hours": 0})).await;
+    let created = rotate_secret(&app, &our_key, "ours", json!({"overlap_hours": 0})).await;
     let secret = created.text("secret");
     assert!(secret.len() >= 32, "{created}");
     crawl_with_key(&app, &our_key, &site, &receiver.url).await;
@@ -221,23 +221,23 @@ async fn own_collection_secret_replaces_service_secret_in_signatures() {
 
 #[testing::test]
 async fn two_secrets_sign_during_rotation_overlap_only() {
-    let (app, [our_key, _], site) = tenants().await;
+    let (app, [our_key, _], site) = app_with_two_tenants().await;
     let mut receiver = Receiver::start().await;
     let secret = |created: &Value| created.text("secret").to_owned();
-    let first = rotate(&app, &our_key, "ours", json!({})).await;
+    let first = rotate_secret(&app, &our_key, "ours", json!({})).await;
     assert!(first["overlaps_until"].is_string(), "{first}");
     crawl_with_key(&app, &our_key, &site, &receiver.url).await;
     let message = receiver.next().await;
     assert!(message.is_signed_with(&secret(&first)) && message.is_signed_with(SECRET));
 
-    let second = rotate(&app, &our_key, "ours", json!({"overlap_hours": 1})).await;
+    let second = rotate_secret(&app, &our_key, "ours", json!({"overlap_hours": 1})).await;
     assert_ne!(secret(&first), secret(&second));
     crawl_with_key(&app, &our_key, &site, &receiver.url).await;
     let message = receiver.next().await;
     assert!(message.is_signed_with(&secret(&first)) && message.is_signed_with(&secret(&second)));
     assert!(!message.is_signed_with(SECRET), "at most two secrets sign a message");
 
-    let third = rotate(&app, &our_key, "ours", json!({"overlap_hours": 0})).await;
+    let third = rotate_secret(&app, &our_key, "ours", json!({"overlap_hours": 0})).await;
     crawl_with_key(&app, &our_key, &site, &receiver.url).await;
     let message = receiver.next().await;
     assert!(message.is_signed_with(&secret(&third)) && !message.is_signed_with(&secret(&second)));
@@ -246,8 +246,8 @@ async fn two_secrets_sign_during_rotation_overlap_only() {
 
 #[testing::test]
 async fn only_collection_admin_rotates_webhook_secret() {
-    let (app, [our_key, _], _site) = tenants().await;
-    let (_, reader) = app.key(Some("ours"), &[Scope::Read, Scope::Write, Scope::Crawl]).await;
+    let (app, [our_key, _], _site) = app_with_two_tenants().await;
+    let (_, reader) = app.create_key(Some("ours"), &[Scope::Read, Scope::Write, Scope::Crawl]).await;
     let path = |name: &str| format!("/collections/{name}/webhook-secret");
     let body = json!({});
     let rotate_as = async |key: &str, name: &str| app.call(key, Method::POST, &path(name), Some(&body)).await;
@@ -264,12 +264,12 @@ async fn only_collection_admin_rotates_webhook_secret() {
 
 #[testing::test]
 async fn reader_sees_only_host_of_webhook() {
-    let (app, [our_key, _], site) = tenants().await;
+    let (app, [our_key, _], site) = app_with_two_tenants().await;
     let mut receiver = Receiver::start().await;
     let webhook = format!("{}/hooks/T0KEN?key=s3cret", receiver.url);
     let id = crawl_with_key(&app, &our_key, &site, &webhook).await;
     receiver.next().await;
-    let (_, reader) = app.key(Some("ours"), &[Scope::Read]).await;
+    let (_, reader) = app.create_key(Some("ours"), &[Scope::Read]).await;
     for path in [format!("/crawls/{id}"), "/crawls".to_owned(), format!("/crawls/{id}/events")] {
         let text = app.call(&reader, Method::GET, &path, None).await.text().await.unwrap();
         assert!(!text.contains("T0KEN") && !text.contains("s3cret"), "{path}: {text}");
@@ -284,19 +284,19 @@ async fn reader_sees_only_host_of_webhook() {
 async fn events_show_webhook_token_only_to_writers() {
     let options = Options { worker: false, models: Models::Fixture, ..key_options() };
     let app = App::spawn_with(Options { webhook_secret: Some(SECRET), ..options }).await;
-    let (_, crawler) = app.key(Some("ours"), &[Scope::Crawl]).await;
-    let (_, reader) = app.key(Some("ours"), &[Scope::Read]).await;
-    let (_, writer) = app.key(Some("ours"), &[Scope::Read, Scope::Write]).await;
+    let (_, crawler) = app.create_key(Some("ours"), &[Scope::Crawl]).await;
+    let (_, reader) = app.create_key(Some("ours"), &[Scope::Read]).await;
+    let (_, writer) = app.create_key(Some("ours"), &[Scope::Read, Scope::Write]).await;
     let webhook = "http://127.0.0.1:9/hooks/T0KEN?key=s3cret";
     let body = json!({"seeds": ["http://127.0.0.1:9/"], "webhook": webhook});
     let created = app.create_as(&crawler, "/crawls", &body).await;
     let path = format!("/crawls/{}", created.text("id"));
     let follow = async |key: &str| app.call(key, Method::GET, &format!("{path}/events"), None).await;
-    let (read, write) = (follow(&reader).await, follow(&writer).await);
+    let (reader_stream, writer_stream) = (follow(&reader).await, follow(&writer).await);
     // The handler loads the first event before the response begins. Later events come from the task
     // that follows the crawl.
     ok(app.call(&crawler, Method::POST, &format!("{path}/cancel"), None).await).await;
-    for (stream, expected) in [(read, "http://127.0.0.1:9"), (write, webhook)] {
+    for (stream, expected) in [(reader_stream, "http://127.0.0.1:9"), (writer_stream, webhook)] {
         let text = stream.text().await.unwrap();
         let events: Vec<Value> = text
             .lines()

@@ -1,5 +1,5 @@
-//! Tests erasures by URL: all spellings of a URL are the same, and no table or column keeps the
-//! URLs, alternative texts or titles of erased images.
+//! Tests erasures by URL. All spellings of a URL are the same. No table or column keeps the URLs,
+//! alternative texts or titles of erased images.
 use super::dump;
 use crate::support::site::Pages;
 use crate::support::{App, Json, erase};
@@ -107,8 +107,8 @@ fn traces_in(text: &str) -> Vec<&'static str> {
 
 async fn site_with_traces() -> Pages {
     let site = Pages::start().await;
-    let shown = "<img src=/ben.jpg alt='another'><img src=/quaxphoto.jpg alt='quaxsmile'>";
-    site.page("/", "quaxtitle", shown)
+    let html = "<img src=/ben.jpg alt='another'><img src=/quaxphoto.jpg alt='quaxsmile'>";
+    site.page("/", "quaxtitle", html)
         .page("/linked", "a page with a link", "<a href=/quaxphoto>see</a><img src=/ben.jpg>")
         .redirect("/quaxphoto", "/quaxphoto.jpg")
         .image("/quaxphoto.jpg", testing::drawing("ada.jpg"))

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use server::{AppState, Config};
 
 /// Crawls the images in a service in which one call may delete `limit` rows without a token.
-async fn crawled(limit: u64, images: &[&str]) -> (App, Value) {
+async fn app_with_crawl(limit: u64, images: &[&str]) -> (App, Value) {
     let config = Config { confirm_above: limit, ..Options::default().config };
     let app = App::spawn_with(Options { config, ..Options::default() }).await;
     let site = Site::new(images).await;
@@ -17,31 +17,31 @@ async fn crawled(limit: u64, images: &[&str]) -> (App, Value) {
     (app, crawl)
 }
 
-fn confirm(preview: &Value) -> &str {
+fn token_of(preview: &Value) -> &str {
     preview["confirm"].as_str().unwrap_or_else(|| panic!("no token in {preview}"))
 }
 
-async fn faces(app: &App) -> usize {
+async fn count_faces(app: &App) -> usize {
     app.get_ok("/faces").await.list("faces").len()
 }
 
 #[testing::test]
 async fn erasure_above_limit_requires_confirmation_token() {
     // The erasure deletes three rows: an image and its two faces.
-    let (app, _) = crawled(3, &["two_people.jpg", "cora.jpg"]).await;
+    let (app, _) = app_with_crawl(3, &["two_people.jpg", "cora.jpg"]).await;
     let images = app.get_ok("/images").await;
     let pair = images.list("images").iter().find(|image| image["face_count"] == 2).unwrap();
     erase(&app, &json!({"image_id": pair["id"]})).await;
 
-    let (app, _) = crawled(2, &["two_people.jpg", "cora.jpg"]).await;
+    let (app, _) = app_with_crawl(2, &["two_people.jpg", "cora.jpg"]).await;
     let images = app.get_ok("/images").await;
     let pair = images.list("images").iter().find(|image| image["face_count"] == 2).unwrap();
     let target = json!({"image_id": pair["id"]});
     let error = problem(app.post_json("/erasures", &target).await, 428, "confirmation_needed").await;
     assert_eq!(error["reason"], "missing", "{error}");
-    assert_eq!(faces(&app).await, 3);
+    assert_eq!(count_faces(&app).await, 3);
     let preview = app.post_ok("/erasures", &merge(target.clone(), json!({"dry_run": true}))).await;
-    let confirmed = merge(target, json!({"confirm": confirm(&preview)}));
+    let confirmed = merge(target, json!({"confirm": token_of(&preview)}));
     let result = erase(&app, &confirmed).await;
     assert_eq!((&result["faces"], &result["images"]), (&json!(2), &json!(1)), "{result}");
 }
@@ -49,7 +49,7 @@ async fn erasure_above_limit_requires_confirmation_token() {
 #[testing::test]
 async fn person_deleted_with_image_counts_toward_confirmation_limit() {
     for (limit, status) in [(3, 201), (2, 428)] {
-        let (app, _) = crawled(limit, &["ada.jpg", "cora.jpg"]).await;
+        let (app, _) = app_with_crawl(limit, &["ada.jpg", "cora.jpg"]).await;
         let face = app.get_ok("/faces").await["faces"][0].clone();
         let subject = app.create("/subjects", &json!({"name": "Somebody"})).await.text("id").to_owned();
         let enrol = json!({"face_ids": [face["id"]], "force": true});
@@ -62,7 +62,7 @@ async fn person_deleted_with_image_counts_toward_confirmation_limit() {
 
 #[testing::test]
 async fn confirmation_token_is_valid_only_for_previewed_erasure() {
-    let (app, _) = crawled(0, &["ada.jpg", "cora.jpg", "ben.jpg"]).await;
+    let (app, _) = app_with_crawl(0, &["ada.jpg", "cora.jpg", "ben.jpg"]).await;
     let images = app.get_ok("/images").await;
     let id = |at: usize| images["images"][at]["id"].clone();
     let check = async |app: &App, body: Value, reason: &str| {
@@ -71,7 +71,7 @@ async fn confirmation_token_is_valid_only_for_previewed_erasure() {
     };
     let target = json!({"image_id": id(0)});
     let preview = app.post_ok("/erasures", &merge(target.clone(), json!({"dry_run": true}))).await;
-    let token = confirm(&preview).to_owned();
+    let token = token_of(&preview).to_owned();
     check(&app, json!({"image_id": id(1), "confirm": token}), "mismatch").await;
     check(&app, merge(target.clone(), json!({"confirm": "x"})), "mismatch").await;
     let mut forged = token.clone().into_bytes();
@@ -105,7 +105,7 @@ async fn confirmation_token_is_valid_only_for_previewed_erasure() {
 
 #[testing::test]
 async fn large_collection_deletion_requires_confirmation_token() {
-    let (app, _) = crawled(2, &["ada.jpg", "cora.jpg"]).await;
+    let (app, _) = app_with_crawl(2, &["ada.jpg", "cora.jpg"]).await;
     let path = "/collections/default";
     let error = problem(app.delete(path).await, 428, "confirmation_needed").await;
     assert_eq!((&error["reason"], &error["field"]), (&json!("missing"), &json!("confirm")));
@@ -114,27 +114,27 @@ async fn large_collection_deletion_requires_confirmation_token() {
         (&preview["dry_run"], &preview["images"], &preview["faces"]),
         (&json!(true), &json!(2), &json!(2))
     );
-    assert_eq!(faces(&app).await, 2, "a dry run changes nothing");
-    let token = confirm(&preview).to_owned();
+    assert_eq!(count_faces(&app).await, 2, "a dry run changes nothing");
+    let token = token_of(&preview).to_owned();
     // The token of another collection is rejected.
     app.create("/collections", &json!({"name": "empty"})).await;
     let empty = ok(app.delete("/collections/empty?dry_run=true").await).await;
-    problem(app.delete(&format!("{path}?confirm={}", confirm(&empty))).await, 428, "confirmation_needed")
+    problem(app.delete(&format!("{path}?confirm={}", token_of(&empty))).await, 428, "confirmation_needed")
         .await;
     assert_eq!(app.delete("/collections/empty").await.status(), 202, "an empty collection needs no token");
     assert_eq!(app.delete(&format!("{path}?confirm={token}")).await.status(), 202);
-    assert_eq!(faces(&app).await, 0);
+    assert_eq!(count_faces(&app).await, 0);
 }
 
 #[testing::test]
 async fn confirmation_token_allows_growth_within_limit() {
     for (limit, status) in [(2, 202), (1, 428)] {
-        let (app, _) = crawled(limit, &["ada.jpg", "ben.jpg"]).await;
+        let (app, _) = app_with_crawl(limit, &["ada.jpg", "ben.jpg"]).await;
         let preview = ok(app.delete("/collections/default?dry_run=true").await).await;
         // The crawl adds two rows: an image and its face.
         let site = Site::new(&["cora.jpg"]).await;
         app.crawl(&[site.page()]).await;
-        let path = format!("/collections/default?confirm={}", confirm(&preview));
+        let path = format!("/collections/default?confirm={}", token_of(&preview));
         let response = app.delete(&path).await;
         assert_eq!(response.status().as_u16(), status);
         if status == 428 {
@@ -145,48 +145,48 @@ async fn confirmation_token_allows_growth_within_limit() {
 
 #[testing::test]
 async fn small_collection_is_deleted_without_token() {
-    let (app, _) = crawled(4, &["ada.jpg", "cora.jpg"]).await;
+    let (app, _) = app_with_crawl(4, &["ada.jpg", "cora.jpg"]).await;
     assert_eq!(app.delete("/collections/default").await.status(), 202);
 }
 
 #[testing::test]
 async fn retention_change_above_limit_requires_confirmation_token() {
-    let (app, _) = crawled(3, &["ada.jpg", "cora.jpg"]).await;
+    let (app, _) = app_with_crawl(3, &["ada.jpg", "cora.jpg"]).await;
     app.database.execute("update images set created_at = now() - interval '10 days'").await;
     app.database.execute("update image_sources set found_at = now() - interval '10 days'").await;
-    let set = async |query: &str, days: u32| {
+    let set_retention = async |query: &str, days: u32| {
         let url = format!("{}/collections/default{query}", app.url);
         app.client.patch(url).json(&json!({"retention_days": days})).send().await.unwrap()
     };
-    let error = problem(set("", 9).await, 428, "confirmation_needed").await;
+    let error = problem(set_retention("", 9).await, 428, "confirmation_needed").await;
     assert_eq!(error["reason"], "missing", "{error}");
     // The images are 10 days old, so a retention of 11 days deletes none of them.
-    ok(set("", 11).await).await;
-    let preview = ok(set("?dry_run=true", 9).await).await;
+    ok(set_retention("", 11).await).await;
+    let preview = ok(set_retention("?dry_run=true", 9).await).await;
     assert_eq!((&preview["images"], &preview["faces"]), (&json!(2), &json!(2)), "{preview}");
     assert_eq!(app.get_ok("/collections/default").await["retention_days"], 11, "a dry run changes nothing");
-    let confirmed = format!("?confirm={}", confirm(&preview));
-    problem(set(&confirmed, 8).await, 428, "confirmation_needed").await;
-    assert_eq!(ok(set(&confirmed, 9).await).await["retention_days"], 9);
+    let confirmed = format!("?confirm={}", token_of(&preview));
+    problem(set_retention(&confirmed, 8).await, 428, "confirmation_needed").await;
+    assert_eq!(ok(set_retention(&confirmed, 9).await).await["retention_days"], 9);
     // A longer retention deletes nothing, so it requires no token.
-    ok(set("", 10).await).await;
+    ok(set_retention("", 10).await).await;
 }
 
 #[testing::test]
 async fn crawl_deletion_with_images_requires_confirmation_token() {
-    let (app, crawl) = crawled(3, &["ada.jpg", "cora.jpg"]).await;
+    let (app, crawl) = app_with_crawl(3, &["ada.jpg", "cora.jpg"]).await;
     let path = format!("/crawls/{}", crawl.text("id"));
     problem(app.delete(&format!("{path}?with_images=true")).await, 428, "confirmation_needed").await;
     let preview = ok(app.delete(&format!("{path}?with_images=true&dry_run=true")).await).await;
     assert_eq!((&preview["images"], &preview["faces"]), (&json!(2), &json!(2)), "{preview}");
-    let confirmed = format!("{path}?with_images=true&confirm={}", confirm(&preview));
+    let confirmed = format!("{path}?with_images=true&confirm={}", token_of(&preview));
     assert_eq!(app.delete(&confirmed).await.status(), 204);
-    assert_eq!(faces(&app).await, 0);
+    assert_eq!(count_faces(&app).await, 0);
 
-    let (app, crawl) = crawled(0, &["ada.jpg"]).await;
+    let (app, crawl) = app_with_crawl(0, &["ada.jpg"]).await;
     let path = format!("/crawls/{}", crawl.text("id"));
-    assert_eq!(app.delete(&path).await.status(), 204, "its images stay");
-    assert_eq!(faces(&app).await, 1);
+    assert_eq!(app.delete(&path).await.status(), 204, "the images of the crawl remain");
+    assert_eq!(count_faces(&app).await, 1);
 }
 
 /// Operations that change something and delete no faces, with the reason.
@@ -206,7 +206,7 @@ const DELETE_NO_FACES: &[(&str, &[&str])] = &[
     ("it adds rows", &["create_collection", "create_crawl", "create_key", "create_subject", "create_video"]),
     ("it assigns faces to people", &["enrol_subject_faces", "merge_subject", "cluster_collection"]),
     (
-        "it changes the state of work, and what is stored remains",
+        "it changes the state of work and deletes no stored data",
         &[
             "pause_crawl",
             "resume_crawl",
@@ -224,12 +224,12 @@ const DELETE_NO_FACES: &[(&str, &[&str])] = &[
 ];
 
 /// Returns the operations that may change something: method, path, id and description.
-fn changes(document: &Value) -> Vec<(Method, &str, &str, &Value)> {
+fn changing_operations(document: &Value) -> Vec<(Method, &str, &str, &Value)> {
     let list = operations(document).into_iter().filter(|(method, ..)| *method != Method::GET);
     list.map(|(method, path, operation)| (method, path, operation.text("operationId"), operation)).collect()
 }
 
-fn has(operation: &Value, parameter: &str) -> bool {
+fn has_parameter(operation: &Value, parameter: &str) -> bool {
     operation["parameters"].as_array().into_iter().flatten().any(|entry| entry["name"] == parameter)
 }
 
@@ -237,20 +237,26 @@ fn has(operation: &Value, parameter: &str) -> bool {
 fn every_face_deletion_declares_dry_run_and_confirmation() {
     let document = document();
     let mut listed: Vec<&str> = DELETE_NO_FACES.iter().flat_map(|(_, names)| names.iter().copied()).collect();
-    for (method, path, name, operation) in changes(&document) {
+    for (method, path, name, operation) in changing_operations(&document) {
         if let Some(at) = listed.iter().position(|listed| *listed == name) {
             listed.remove(at);
-            assert!(!has(operation, "confirm"), "{name} confirms, so it is not listed");
+            assert!(
+                !has_parameter(operation, "confirm"),
+                "{name} requires a confirmation, so it must not be listed"
+            );
             continue;
         }
         let label = format!("{method} {path} ({name})");
-        assert!(has(operation, "dry_run") && has(operation, "confirm"), "{label} has no confirmation");
+        assert!(
+            has_parameter(operation, "dry_run") && has_parameter(operation, "confirm"),
+            "{label} has no confirmation"
+        );
         assert!(operation["responses"]["428"].is_object(), "{label} does not document 428");
     }
     assert!(listed.is_empty(), "unknown operations: {listed:?}");
 }
 
-/// Every deletion of the document is sent without its token, as a dry run, and with the token.
+/// Sends every deletion of the document without a token, as a dry run, and with the token.
 #[testing::test]
 async fn every_deletion_requires_token_of_dry_run() {
     let config = Config { confirm_above: 0, ..Options::default().config };
@@ -269,18 +275,18 @@ async fn every_deletion_requires_token_of_dry_run() {
     let video = add_video(&app, collection, 7).await;
     let images = app.get_ok(&format!("/images?crawl_id={}", crawl.text("id"))).await;
     let ids: Vec<&str> = images.list("images").iter().map(|image| image.text("id")).collect();
-    let of_image = async |image: &str| -> String {
+    let first_face = async |image: &str| -> String {
         let faces = app.get_ok(&format!("/faces?image_id={image}")).await;
         faces["faces"][0].text("id").to_owned()
     };
-    let face = of_image(ids[0]).await;
+    let face = first_face(ids[0]).await;
 
     let erasure = app.create("/erasures", &json!({"url": "https://example.org/never.jpg"})).await;
 
     let document = document();
     let mut paths: Vec<String> = Vec::new();
-    for (method, path, name, operation) in changes(&document) {
-        if method != Method::DELETE || !has(operation, "confirm") {
+    for (method, path, name, operation) in changing_operations(&document) {
+        if method != Method::DELETE || !has_parameter(operation, "confirm") {
             continue;
         }
         let at = |id: &str| path.replace("{id}", id);
@@ -296,19 +302,20 @@ async fn every_deletion_requires_token_of_dry_run() {
             _ => panic!("no example for {name}"),
         });
     }
-    // The deletion of a crawl or a collection includes what the others delete.
+    // Crawls and collections are deleted last, because their deletion includes the other resources.
     paths.sort_by_key(|path| (path.starts_with("/collections"), path.starts_with("/crawls")));
     assert_eq!(paths.len(), 8, "{paths:?}");
     for path in paths {
-        let with = |more: &str| format!("{path}{}{more}", if path.contains('?') { '&' } else { '?' });
+        let with_parameter =
+            |more: &str| format!("{path}{}{more}", if path.contains('?') { '&' } else { '?' });
         let count = async || app.get_ok("/faces?limit=1000").await.list("faces").len();
         let before = count().await;
         let error = problem(app.delete(&path).await, 428, "confirmation_needed").await;
         assert_eq!(error["reason"], "missing", "{path}");
-        let preview = ok(app.delete(&with("dry_run=true")).await).await;
+        let preview = ok(app.delete(&with_parameter("dry_run=true")).await).await;
         assert_eq!(count().await, before, "{path}: a dry run deletes nothing");
         let token = preview.text("confirm");
-        let result = app.delete(&with(&format!("confirm={token}"))).await;
+        let result = app.delete(&with_parameter(&format!("confirm={token}"))).await;
         assert!(result.status().is_success(), "{path}: {}", result.text().await.unwrap());
         let deleted = before - count().await;
         assert_eq!(preview["faces"].as_u64(), Some(deleted as u64), "{path}: {preview}");

@@ -4,11 +4,11 @@ use crate::support::site::Pages;
 use crate::support::{App, Json};
 use serde_json::{Value, json};
 use testing::people::{self, Head};
-use vision::{ARCFACE_TEMPLATE, Frame, PerceptualHashes, Point, Similarity, crop, encode};
+use vision::{ARCFACE_TEMPLATE, Frame, PerceptualHashes, Point, SimilarityTransform, crop, encode};
 
 /// Returns a copy with a white mark in the bottom right corner. The mark is `hundredths` percent of
 /// the width wide, and half that percentage of the height high.
-fn marked(frame: &Frame, hundredths: u32) -> Frame {
+fn with_mark(frame: &Frame, hundredths: u32) -> Frame {
     let mut marked = frame.clone();
     let (width, height) = (frame.width() * hundredths / 100, frame.height() * hundredths / 200);
     let row = frame.width() as usize * 3;
@@ -23,7 +23,7 @@ fn marked(frame: &Frame, hundredths: u32) -> Frame {
 /// miss the original.
 fn outside_hash_bands(frame: &Frame) -> Frame {
     let original = PerceptualHashes::of(frame);
-    let copy = (8..40).map(|size| marked(frame, size)).find(|marked| {
+    let copy = (8..40).map(|size| with_mark(frame, size)).find(|marked| {
         let hashes = PerceptualHashes::of(marked);
         let (p, d, _) = original.distance(&hashes);
         (12..=24).contains(&p) && d <= 4 && original.is_near(&hashes)
@@ -76,13 +76,13 @@ async fn badge_erasure_admits_other_people_on_same_template() {
     assert_eq!(faces(&app).await.len(), 3);
 }
 
-/// Returns `two_people.jpg` at a width of 500 pixels, and at its full width. With `painted`, the
-/// second face is painted over in the large copy.
-fn small_and_large(painted: bool) -> (Vec<u8>, Vec<u8>) {
+/// Returns `two_people.jpg` at a width of 500 pixels, and at its full width. With
+/// `paint_second_face`, the second face is painted over in the large copy.
+fn small_and_large(paint_second_face: bool) -> (Vec<u8>, Vec<u8>) {
     let original = pixels("two_people.jpg");
     let small = encode::jpeg(&crop::thumbnail(&original, 500), 90);
     let mut large = original.clone();
-    if painted {
+    if paint_second_face {
         // Only the facial features are painted over, so the hashes of the whole image change very
         // little.
         let head = vision::Rect { x: 665.0, y: 230.0, width: 110.0, height: 130.0 };
@@ -106,10 +106,10 @@ async fn larger_copy_with_hidden_face_deletes_no_face() {
     let before = faces(&app).await;
     assert_eq!(before.len(), 2);
     let second = app.crawl(&[site.url("/large.jpg")]).await;
-    assert_eq!(second["counts"]["images"]["processed"], 1, "both stay: {second}");
+    assert_eq!(second["counts"]["images"]["processed"], 1, "both images remain: {second}");
     let after = faces(&app).await;
     for face in &before {
-        assert!(after.iter().any(|kept| kept["id"] == face["id"]), "a stored face is gone: {face}");
+        assert!(after.iter().any(|kept| kept["id"] == face["id"]), "a stored face was deleted: {face}");
     }
     let log = app.get_ok("/audit?action=image.kept_beside_larger").await;
     let detail = &log["records"][0]["detail"];
@@ -146,7 +146,7 @@ fn two_heads() -> Vec<u8> {
 
 /// Returns the number of chip pixels inside the box `hidden` that are not painted over. Returns
 /// `None` if the face has no chip. `hidden` is x, y, width and height in pixels of the image.
-async fn shown_pixels(app: &App, face: &Value, hidden: &[f32]) -> Option<usize> {
+async fn count_visible_pixels(app: &App, face: &Value, hidden: &[f32]) -> Option<usize> {
     let chip = app.get(&format!("/faces/{}/crop?kind=chip", face.text("id"))).await;
     if chip.status() == 404 {
         return None;
@@ -155,18 +155,18 @@ async fn shown_pixels(app: &App, face: &Value, hidden: &[f32]) -> Option<usize> 
     let points: Vec<Vec<f32>> = serde_json::from_value(face["landmarks"].clone()).unwrap();
     let landmarks: [Point; 5] = std::array::from_fn(|at| Point { x: points[at][0], y: points[at][1] });
     // Maps coordinates of the chip to coordinates of the image.
-    let back = Similarity::estimate(&ARCFACE_TEMPLATE, &landmarks).unwrap();
-    let mut shown = 0;
+    let to_image = SimilarityTransform::estimate(&ARCFACE_TEMPLATE, &landmarks).unwrap();
+    let mut visible = 0;
     for (y, x) in (0..chip.height()).flat_map(|y| (0..chip.width()).map(move |x| (y, x))) {
-        let at = back.apply(Point { x: x as f32, y: y as f32 });
-        let inside = at.x > hidden[0]
+        let at = to_image.apply(Point { x: x as f32, y: y as f32 });
+        let is_inside = at.x > hidden[0]
             && at.x < hidden[0] + hidden[2]
             && at.y > hidden[1]
             && at.y < hidden[1] + hidden[3];
-        let painted = chip.pixel(x, y).iter().all(|value| value.abs_diff(PAINT) <= 6);
-        shown += usize::from(inside && !painted);
+        let is_painted = chip.pixel(x, y).iter().all(|value| value.abs_diff(PAINT) <= 6);
+        visible += usize::from(is_inside && !is_painted);
     }
-    Some(shown)
+    Some(visible)
 }
 
 fn bbox(face: &Value) -> Vec<f32> {
@@ -189,14 +189,14 @@ async fn neighbour_images_show_no_pixel_of_erased_face() {
     assert_eq!(faces.len(), 2, "{faces:?}");
     let (erased, neighbour) = (&faces[0], &faces[1]);
     let hidden = bbox(erased);
-    let before = shown_pixels(&app, neighbour, &hidden).await;
-    assert!(before.is_some_and(|pixels| pixels > 100), "{before:?}: the chips overlap");
+    let before = count_visible_pixels(&app, neighbour, &hidden).await;
+    assert!(before.is_some_and(|pixels| pixels > 100), "{before:?}: the chips must overlap");
 
     erase(&app, &json!({"face_id": erased["id"]})).await;
     let remaining = faces_from_left(&app).await;
     assert_eq!((remaining.len(), &remaining[0]["id"]), (1, &neighbour["id"]));
     assert!(
-        shown_pixels(&app, neighbour, &hidden).await.unwrap_or_default() == 0,
+        count_visible_pixels(&app, neighbour, &hidden).await.unwrap_or_default() == 0,
         "the chip must not show the erased face"
     );
     let crop = format!("/faces/{}/crop", neighbour.text("id"));
@@ -210,7 +210,11 @@ async fn neighbour_images_show_no_pixel_of_erased_face() {
     assert_eq!(recrawl["reasons"]["faces_suppressed"], 1, "{recrawl}");
     let faces = faces_from_left(&app).await;
     assert_eq!(faces.len(), 1);
-    assert_eq!(shown_pixels(&app, &faces[0], &hidden).await, Some(0), "the chip must be cut after painting");
+    assert_eq!(
+        count_visible_pixels(&app, &faces[0], &hidden).await,
+        Some(0),
+        "the chip must be cut after painting"
+    );
 }
 
 #[testing::test]

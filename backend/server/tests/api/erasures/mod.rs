@@ -145,7 +145,7 @@ async fn erasure_by_url_deletes_and_suppresses_images() {
 #[testing::test]
 async fn erasure_rejects_invalid_targets_and_requires_scope() {
     let (app, _, key) = App::with_key(Some("ours"), &[Scope::Erase]).await;
-    let (_, reader) = app.key(Some("ours"), &[Scope::Read]).await;
+    let (_, reader) = app.create_key(Some("ours"), &[Scope::Read]).await;
     let erase_as = async |key: &str, body: Value| app.call(key, Method::POST, "/erasures", Some(&body)).await;
     problem(erase_as(&reader, json!({"url": "https://example.org/"})).await, 403, "scope_missing").await;
     for (body, name) in [
@@ -174,8 +174,11 @@ async fn lifting_suppressions_affects_only_one_erasure() {
     let (app, site, _) = App::with_crawl(&["ada.jpg", "cora.jpg"]).await;
     let person = erase(&app, &merge(image_body("ada_2.jpg"), json!({"suppress_person": true}))).await;
     let address = erase(&app, &json!({"url": site.image("ada.jpg")})).await;
-    let twice = erase(&app, &json!({"url": site.image("ada.jpg")})).await;
-    assert_eq!(twice["erasure"]["suppressions"], 1, "each erasure has its own suppression: {twice}");
+    let second_address = erase(&app, &json!({"url": site.image("ada.jpg")})).await;
+    assert_eq!(
+        second_address["erasure"]["suppressions"], 1,
+        "each erasure has its own suppression: {second_address}"
+    );
     let lift = async |result: &Value| {
         let path = format!("/erasures/{}/suppressions", result["erasure"].text("id"));
         ok(app.delete(&path).await).await
@@ -191,7 +194,7 @@ async fn lifting_suppressions_affects_only_one_erasure() {
     assert_eq!(suppressed_count().await, 1, "the URL is still suppressed");
     lift(&address).await;
     assert_eq!(suppressed_count().await, 1, "the other erasure still suppresses the URL");
-    assert_eq!(lift(&twice).await["lifted"], 1);
+    assert_eq!(lift(&second_address).await["lifted"], 1);
     assert_eq!(suppressed_count().await, 0);
     let found = app.post_ok("/faces/search", &image_body("ada_2.jpg")).await;
     assert_eq!(list_len(&found, "matches"), 1, "stored by the next crawl: {found}");
@@ -207,7 +210,7 @@ async fn lifting_suppressions_affects_only_one_erasure() {
 #[testing::test]
 async fn erase_scope_cannot_lift_suppressions() {
     let (app, _, eraser) = App::with_key(Some("ours"), &[Scope::Erase]).await;
-    let (_, admin) = app.key(Some("ours"), &[Scope::Admin]).await;
+    let (_, admin) = app.create_key(Some("ours"), &[Scope::Admin]).await;
     let result = app.create_as(&eraser, "/erasures", &json!({"url": "https://example.org/never.jpg"})).await;
     let path = format!("/erasures/{}/suppressions", result["erasure"].text("id"));
     problem(app.call(&eraser, Method::DELETE, &path, None).await, 403, "scope_missing").await;
@@ -274,8 +277,8 @@ async fn erased_person_leaves_no_data_in_dump_or_blobs() {
     assert!(!dump.contains("Somebody"));
     assert!(face_ids.iter().all(|face| !dump.contains(face)));
     for piece in &pieces {
-        let holds = |file: &Vec<u8>| testing::holds(file, piece);
-        assert!(!files.iter().any(holds));
+        let contains_piece = |file: &Vec<u8>| testing::contains_bytes(file, piece);
+        assert!(!files.iter().any(contains_piece));
     }
     // The faces of the two other people remain.
     assert_eq!(list_len(&app.get_ok("/faces").await, "faces"), 2);
@@ -286,7 +289,7 @@ pub(crate) fn dump(app: &App) -> String {
     let dump =
         Command::new(testing::database::programs().join("pg_dump")).arg(app.database.url()).output().unwrap();
     assert!(dump.status.success(), "{}", String::from_utf8_lossy(&dump.stderr));
-    String::from_utf8_lossy(&testing::unpacked(dump.stdout)).into_owned()
+    String::from_utf8_lossy(&testing::with_decompressed_gzip(dump.stdout)).into_owned()
 }
 
 fn pixels(name: &str) -> Frame {

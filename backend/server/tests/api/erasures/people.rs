@@ -14,10 +14,10 @@ fn words_in(text: &str) -> Vec<&'static str> {
     WORDS.into_iter().filter(|word| text.contains(word)).collect()
 }
 
-async fn crawled(images: &[&str]) -> (App, Pages) {
+async fn app_with_crawl(images: &[&str]) -> (App, Pages) {
     let (app, site) = (App::spawn().await, Pages::start().await);
-    let shown: String = images.iter().map(|name| format!("<img src=/{name}>")).collect();
-    site.page("/", "pictures", &shown);
+    let html: String = images.iter().map(|name| format!("<img src=/{name}>")).collect();
+    site.page("/", "pictures", &html);
     for name in images {
         site.image(&format!("/{name}"), testing::drawing(name));
     }
@@ -25,7 +25,7 @@ async fn crawled(images: &[&str]) -> (App, Pages) {
     (app, site)
 }
 
-async fn face(app: &App, site: &Pages, name: &str) -> Value {
+async fn face_of(app: &App, site: &Pages, name: &str) -> Value {
     let images = app.get_ok("/images").await.list("images").clone();
     let url = site.url(&format!("/{name}"));
     let image = images.iter().find(|image| image["sources"][0]["image_url"] == url).unwrap();
@@ -33,7 +33,7 @@ async fn face(app: &App, site: &Pages, name: &str) -> Value {
     faces.into_iter().find(|face| face["image_id"] == image["id"]).unwrap()
 }
 
-async fn enrolled(app: &App, faces: &[&Value]) -> String {
+async fn enrol(app: &App, faces: &[&Value]) -> String {
     let person =
         json!({"name": "Zebulon Quaxthorpe", "external_id": "quax-17", "metadata": {"born": "quaxville"}});
     let created = app.post_json("/subjects", &person).await.json::<Value>().await.unwrap();
@@ -47,9 +47,9 @@ async fn enrolled(app: &App, faces: &[&Value]) -> String {
 #[testing::test]
 async fn subject_without_remaining_face_is_deleted_by_any_erasure() {
     for kind in ["image", "url", "page", "face", "likeness"] {
-        let (app, site) = crawled(&["ada.jpg", "cora.jpg"]).await;
-        let ada = face(&app, &site, "ada.jpg").await;
-        let subject = enrolled(&app, &[&ada]).await;
+        let (app, site) = app_with_crawl(&["ada.jpg", "cora.jpg"]).await;
+        let ada = face_of(&app, &site, "ada.jpg").await;
+        let subject = enrol(&app, &[&ada]).await;
         assert_eq!(words_in(&dump(&app)), WORDS, "the search must find the words before the erasure");
         let target = match kind {
             "image" => json!({"image_id": ada["image_id"]}),
@@ -58,9 +58,9 @@ async fn subject_without_remaining_face_is_deleted_by_any_erasure() {
             "face" => json!({"face_id": ada["id"]}),
             _ => json!({"image_base64": STANDARD.encode(testing::drawing("ada.jpg"))}),
         };
-        let mut preview_result = target.clone();
-        preview_result["dry_run"] = json!(true);
-        let preview_result = app.post_ok("/erasures", &preview_result).await;
+        let mut preview_body = target.clone();
+        preview_body["dry_run"] = json!(true);
+        let preview_result = app.post_ok("/erasures", &preview_body).await;
         assert_eq!(
             (&preview_result["subjects"], &preview_result["affected_subjects"]),
             (&json!(1), &json!([subject])),
@@ -81,9 +81,9 @@ async fn subject_without_remaining_face_is_deleted_by_any_erasure() {
 
 #[testing::test]
 async fn subject_with_other_or_no_face_survives_erasure() {
-    let (app, site) = crawled(&["ada.jpg", "ben.jpg", "cora.jpg"]).await;
-    let (ada, ben) = (face(&app, &site, "ada.jpg").await, face(&app, &site, "ben.jpg").await);
-    let subject = enrolled(&app, &[&ada, &ben]).await;
+    let (app, site) = app_with_crawl(&["ada.jpg", "ben.jpg", "cora.jpg"]).await;
+    let (ada, ben) = (face_of(&app, &site, "ada.jpg").await, face_of(&app, &site, "ben.jpg").await);
+    let subject = enrol(&app, &[&ada, &ben]).await;
     let nobody = app.post_json("/subjects", &json!({"name": "Nobody"})).await;
     let nobody = nobody.json::<Value>().await.unwrap();
     let result = erase(&app, &json!({"image_id": ada["image_id"]})).await;
@@ -93,7 +93,7 @@ async fn subject_with_other_or_no_face_survives_erasure() {
     let path = format!("/faces/{}", ben.text("id"));
     assert_eq!(app.delete(&path).await.status(), 204);
     assert_eq!(app.get_ok(&format!("/subjects/{subject}")).await["face_count"], 0);
-    let cora = face(&app, &site, "cora.jpg").await;
+    let cora = face_of(&app, &site, "cora.jpg").await;
     assert_eq!(erase(&app, &json!({"face_id": cora["id"]})).await["subjects"], 0);
     app.get_ok(&format!("/subjects/{subject}")).await;
     app.get_ok(&format!("/subjects/{}", nobody.text("id"))).await;

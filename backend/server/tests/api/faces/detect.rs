@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 /// Returns the response for an image that must have one face. The face must be within 20 pixels of
 /// `expected` (x, y, width, height).
-async fn one_face(image: Vec<u8>, expected: [f64; 4]) -> Value {
+async fn detect_one_face(image: Vec<u8>, expected: [f64; 4]) -> Value {
     let app = App::spawn().await;
     let response = ok(app.post_parts("/faces/detect", &[("image", image)]).await).await;
     let faces = response.list("faces");
@@ -25,13 +25,13 @@ async fn photograph_face_agrees_with_reference_detector() {
     // pixels. The box of such a face differs by a few pixels.
     let reference = &testing::oracle()["obama.jpg"]["yunet_native"][0]["bbox_xywh"];
     let reference = serde_json::from_value(reference.clone()).unwrap();
-    one_face(testing::image("obama.jpg"), reference).await;
+    detect_one_face(testing::image("obama.jpg"), reference).await;
 }
 
 #[testing::test]
 async fn portrait_face_is_found_at_drawn_position() {
     let [left, top, width, height] = testing::gallery::face("ada.jpg").map(f64::from);
-    let response = one_face(drawing("ada.jpg"), [left, top, width, height]).await;
+    let response = detect_one_face(drawing("ada.jpg"), [left, top, width, height]).await;
     let faces = response.list("faces");
     let embedding = faces[0].list("embedding");
     let length: f64 = embedding.iter().map(|x| x.as_f64().unwrap().powi(2)).sum();
@@ -41,17 +41,17 @@ async fn portrait_face_is_found_at_drawn_position() {
     // Bits of the hash may differ between machines because of rounding.
     let phash = response["image"].text("phash");
     assert!(phash.len() == 16 && phash.bytes().all(|b| b.is_ascii_hexdigit()), "{phash}");
-    insta::assert_json_snapshot!("ada", shape(&response), {".image.phash" => "[16 hex digits]"});
+    insta::assert_json_snapshot!("ada", replace_numbers(&response), {".image.phash" => "[16 hex digits]"});
 }
 
 /// Replaces numbers and long lists in a response. The rest must be the same on every machine.
-fn shape(value: &Value) -> Value {
+fn replace_numbers(value: &Value) -> Value {
     match value {
         Value::Number(number) if number.is_f64() => json!("[number]"),
         Value::Array(items) if items.len() > 20 => json!(format!("[{} numbers]", items.len())),
-        Value::Array(items) => items.iter().map(shape).collect(),
+        Value::Array(items) => items.iter().map(replace_numbers).collect(),
         Value::Object(fields) => {
-            Value::Object(fields.iter().map(|(name, value)| (name.clone(), shape(value))).collect())
+            Value::Object(fields.iter().map(|(name, value)| (name.clone(), replace_numbers(value))).collect())
         }
         other => other.clone(),
     }
@@ -235,10 +235,10 @@ async fn compare_error_names_invalid_image() {
     let mixed = app.post_parts(path, &[("image_a", face.clone()), ("image", face.clone())]).await;
     assert_eq!(field(&problem(mixed, 400, "unknown_part").await), "image");
     problem(app.post_raw(path, "image/jpeg", face).await, 415, "unsupported_media_type").await;
-    let half =
+    let incomplete =
         problem(app.post_json(path, &json!({"a": {"url": "http://127.0.0.1/"}})).await, 422, "invalid_field")
             .await;
-    assert_eq!(field(&half), "b");
+    assert_eq!(field(&incomplete), "b");
     let url = json!({"a": {"image_base64": "?"}, "b": {"image_base64": "?"}});
     assert_eq!(field(&problem(app.post_json(path, &url).await, 422, "bad_base64").await), "a.image_base64");
 }

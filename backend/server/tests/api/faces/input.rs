@@ -30,14 +30,14 @@ async fn every_image_input_method_gives_same_result() {
     let site = Site::new(&["ada_small.jpg"]).await;
     let image = drawing("ada_small.jpg");
     let path = "/faces/detect";
-    let in_text = base64(&image);
+    let encoded = base64(&image);
     let responses = [
         app.post_parts(path, &[("image", image.clone())]).await,
         app.post_raw(path, "image/jpeg", image.clone()).await,
         app.post_raw(path, "image/png", image.clone()).await,
         app.post_raw(path, "application/octet-stream", image.clone()).await,
-        app.post_json(path, &json!({"image_base64": in_text})).await,
-        app.post_json(path, &json!({"image_base64": format!("data:image/jpeg;base64,{in_text}")})).await,
+        app.post_json(path, &json!({"image_base64": encoded})).await,
+        app.post_json(path, &json!({"image_base64": format!("data:image/jpeg;base64,{encoded}")})).await,
         app.post_json(path, &json!({"url": site.image("ada_small.jpg")})).await,
     ];
     let mut first: Option<Value> = None;
@@ -53,7 +53,7 @@ async fn every_image_input_method_gives_same_result() {
 async fn unusable_image_content_has_distinct_error_codes() {
     let app = App::spawn().await;
     let jpeg = drawing("ada_small.jpg");
-    for (what, bytes, status, code) in [
+    for (name, bytes, status, code) in [
         ("text", b"hello, this is not an image".to_vec(), 415, "not_an_image"),
         ("html", b"<!doctype html><title>404</title>".to_vec(), 415, "not_an_image"),
         ("the head of an avif", avif(), 422, "corrupt_image"),
@@ -65,7 +65,7 @@ async fn unusable_image_content_has_distinct_error_codes() {
         ("enormous", enormous_gif(), 413, "image_too_large"),
         ("nothing", Vec::new(), 400, "missing_image"),
     ] {
-        eprintln!("{what}");
+        eprintln!("{name}");
         problem(app.post_raw("/faces/detect", "image/jpeg", bytes.clone()).await, status, code).await;
         problem(app.post_parts("/faces/detect", &[("image", bytes)]).await, status, code).await;
     }
@@ -85,8 +85,9 @@ async fn multipart_error_names_invalid_part() {
     let none = app.post_raw(path, "multipart/form-data; boundary=x", b"--x--\r\n".to_vec()).await;
     assert_eq!(field(&problem(none, 400, "missing_image").await), "image");
 
-    let torn = b"--x\r\ncontent-disposition: form-data; name=\"image\"\r\n\r\nhalf".to_vec();
-    problem(app.post_raw(path, "multipart/form-data; boundary=x", torn).await, 400, "bad_multipart").await;
+    let truncated = b"--x\r\ncontent-disposition: form-data; name=\"image\"\r\n\r\nhalf".to_vec();
+    problem(app.post_raw(path, "multipart/form-data; boundary=x", truncated).await, 400, "bad_multipart")
+        .await;
     problem(app.post_raw(path, "multipart/form-data", Vec::new()).await, 400, "bad_multipart").await;
 }
 

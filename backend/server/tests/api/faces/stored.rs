@@ -1,7 +1,7 @@
 //! Tests the operations on stored faces, and the search for faces.
 use crate::support::images::{drawing, png};
 use crate::support::site::Site;
-use crate::support::{App, FAKE_ID, Json, field, merge, ok, problem, time};
+use crate::support::{App, FAKE_ID, Json, field, merge, ok, parse_time, problem};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
@@ -42,8 +42,8 @@ async fn stored_faces_are_listed_shown_and_deleted() {
 
     let image = faces[0].text("image_id");
     let count = async |query: String| app.get_ok(&format!("/faces?{query}")).await.list("faces").len();
-    let of_image = faces.iter().filter(|face| face["image_id"] == image).count();
-    assert_eq!(count(format!("image_id={image}")).await, of_image);
+    let faces_of_image = faces.iter().filter(|face| face["image_id"] == image).count();
+    assert_eq!(count(format!("image_id={image}")).await, faces_of_image);
     assert_eq!(count(format!("crawl_id={}", crawl.text("id"))).await, 3);
     assert_eq!(count(format!("crawl_id={FAKE_ID}")).await, 0);
     assert_eq!(count("min_quality=0".into()).await, 3);
@@ -52,8 +52,8 @@ async fn stored_faces_are_listed_shown_and_deleted() {
     assert_eq!(count("site=example.org".into()).await, 0);
     // Two workers store the two images, so the order of the times is not that of the ids.
     let times = || faces.iter().map(|face| &face["created_at"]);
-    let latest = times().max_by_key(|value| time(value)).unwrap();
-    let later = times().filter(|value| time(value) >= time(latest)).count();
+    let latest = times().max_by_key(|value| parse_time(value)).unwrap();
+    let later = times().filter(|value| parse_time(value) >= parse_time(latest)).count();
     let text = latest.as_str().unwrap();
     assert!(later < 3);
     assert_eq!(count(format!("since={text}")).await, later);
@@ -61,7 +61,7 @@ async fn stored_faces_are_listed_shown_and_deleted() {
     let empty = app.get("/faces?since=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z").await;
     assert_eq!(field(&problem(empty, 400, "bad_query").await), "until");
 
-    images_of_a_face(&app, faces[0].text("id")).await;
+    check_face_images(&app, faces[0].text("id")).await;
 
     // A deletion also removes the files.
     let id = faces[0].text("id");
@@ -74,7 +74,7 @@ async fn stored_faces_are_listed_shown_and_deleted() {
     assert_eq!(app.blob_count(), files - 2, "crop and chip must be deleted");
 }
 
-async fn images_of_a_face(app: &App, id: &str) {
+async fn check_face_images(app: &App, id: &str) {
     for (query, format, size) in [
         ("", image::ImageFormat::Jpeg, None),
         ("?kind=crop", image::ImageFormat::Jpeg, None),
@@ -85,9 +85,9 @@ async fn images_of_a_face(app: &App, id: &str) {
         assert_eq!(response.headers()["content-type"], format.to_mime_type());
         assert_eq!(response.headers()["cache-control"], "private, no-cache");
         let tag = response.headers()["etag"].clone();
-        let picture = image::load_from_memory_with_format(&response.bytes().await.unwrap(), format).unwrap();
+        let image = image::load_from_memory_with_format(&response.bytes().await.unwrap(), format).unwrap();
         if let Some(size) = size {
-            assert_eq!((picture.width(), picture.height()), size);
+            assert_eq!((image.width(), image.height()), size);
         }
         let request =
             app.client.get(format!("{}/faces/{id}/crop{query}", app.url)).header("if-none-match", tag);
@@ -180,10 +180,10 @@ async fn search_finds_crawled_person_by_other_image() {
     let by_embedding = app.post_ok("/faces/search", &by_embedding).await;
     assert_eq!(names(&by_embedding), ranking);
 
-    filters_narrow_the_search(&app, &crawl).await;
+    check_search_filters(&app, &crawl).await;
 }
 
-async fn filters_narrow_the_search(app: &App, crawl: &Value) {
+async fn check_search_filters(app: &App, crawl: &Value) {
     let find = async |extra: Value| {
         let mut body = merge(json!({"threshold": -1, "limit": 100}), extra);
         let first = app.get_ok("/faces?limit=1").await["faces"][0]["id"].clone();
@@ -203,7 +203,7 @@ async fn filters_narrow_the_search(app: &App, crawl: &Value) {
     let listed = app.get_ok("/faces").await;
     let times: Vec<&Value> = listed.list("faces").iter().map(|face| &face["created_at"]).collect();
     let middle = times[times.len() / 2];
-    let later = times[1..].iter().filter(|other| time(other) >= time(middle)).count();
+    let later = times[1..].iter().filter(|other| parse_time(other) >= parse_time(middle)).count();
     assert_eq!(find(json!({"since": "2020-01-01T00:00:00Z", "until": "2020-01-02T00:00:00+01:00"})).await, 0);
     assert_eq!(find(json!({"since": "2020-01-01T00:00:00Z"})).await, other_faces);
     assert_eq!(find(json!({"since": middle})).await, later);

@@ -4,8 +4,8 @@ mod requests;
 pub(crate) mod site;
 
 pub(crate) use requests::{
-    Events, FAKE_ID, Json, add_video, document, erase, erase_confirmed, export, field, image_urls, lines,
-    merge, new_video, ok, operations, problem, tenant_scopes, time, to_json,
+    Events, FAKE_ID, Json, add_video, document, erase, erase_confirmed, export, field, image_urls, merge,
+    new_video, ok, operations, parse_lines, parse_time, problem, tenant_scopes, to_json,
 };
 
 use crawler::Fetcher;
@@ -31,7 +31,7 @@ fn engine() -> Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
     let start = || {
         let config = inference::Config { dylib_path: Some(testing::library()), ..Default::default() };
-        Engine::start(&config, &testing::pack()).expect("the engine starts")
+        Engine::start(&config, &testing::pack()).expect("the engine does not start")
     };
     ENGINE.get_or_init(start).clone()
 }
@@ -52,7 +52,7 @@ fn fixture_engine_with(score: bool) -> Engine {
     pack.files.extend(score.then(|| testing::fixture_quality(folder.path())));
     let pack = ResolvedPack::verify(&pack, folder.path()).unwrap();
     let config = inference::Config { dylib_path: Some(testing::library()), ..Default::default() };
-    Engine::start(&config, &pack).expect("the engine starts")
+    Engine::start(&config, &pack).expect("the engine does not start")
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -68,11 +68,11 @@ fn recorder() -> PrometheusHandle {
     HANDLE.get_or_init(|| server::telemetry::prometheus().unwrap().install_recorder().unwrap()).clone()
 }
 
-/// Runs `make` with its metrics in `recorder`, or in the recorder of the process.
-fn with_recorder<T>(recorder: Option<&PrometheusRecorder>, make: impl FnOnce() -> T) -> T {
+/// Runs `build` with its metrics in `recorder`, or in the recorder of the process.
+fn with_recorder<T>(recorder: Option<&PrometheusRecorder>, build: impl FnOnce() -> T) -> T {
     match recorder {
-        Some(recorder) => metrics::with_local_recorder(recorder, make),
-        None => make(),
+        Some(recorder) => metrics::with_local_recorder(recorder, build),
+        None => build(),
     }
 }
 
@@ -152,22 +152,22 @@ impl App {
         let queue = Queue::new(database.pool().clone(), queue::Config::default());
         let shared_recorder = recorder();
         let recorder = options.own_gauges.then(|| server::telemetry::prometheus().unwrap().build_recorder());
-        let mut analysis = options.pipeline;
+        let mut pipeline_config = options.pipeline;
         if !matches!(options.models, Models::Default) {
             // The fixture's detector finds faces only at the scale of the whole image.
-            analysis.passes = Passes::Single;
+            pipeline_config.passes = Passes::Single;
         }
-        let analyzer = with_recorder(recorder.as_ref(), || Analyzer::new(engine, analysis));
+        let analyzer = with_recorder(recorder.as_ref(), || Analyzer::new(engine, pipeline_config));
         let face_store =
             FaceStore::new(analyzer.clone(), store.clone(), blobs.clone(), queue.clone()).await.unwrap();
         let secret = Secret::new("a secret that only the tests know");
         let face_store = face_store.with_sketcher(pipeline::Sketcher::new(secret));
-        let politeness = crawls::Config {
+        let crawl_config = crawls::Config {
             webhook_secret: options.webhook_secret.map(Secret::new),
             webhook_retry: Duration::from_millis(10),
             ..crawls::Config::default()
         };
-        let crawls = Crawls::new(store.clone(), queue.clone()).with_config(politeness);
+        let crawls = Crawls::new(store.clone(), queue.clone()).with_config(crawl_config);
         let fetcher = Fetcher::new(&crawler::Config {
             allow_private: vec!["127.0.0.0/8".parse().unwrap()],
             ..crawler::Config::default()
@@ -190,12 +190,12 @@ impl App {
                     ("fetch_video".into(), 4),
                     ("scan_video".into(), 1),
                 ]),
-                keep_quarter: HashSet::new(),
+                keep_quarter_free: HashSet::new(),
                 never_alone: Vec::new(),
-                poll: Duration::from_millis(100),
-                drain: Duration::from_secs(5),
-                alone: Duration::from_secs(60),
-                worker: "test".into(),
+                poll_interval: Duration::from_millis(100),
+                drain_timeout: Duration::from_secs(5),
+                alone_timeout: Duration::from_secs(60),
+                worker_name: "test".into(),
             };
             Runner::start(queue.clone(), handlers, config, shutdown.clone())
         });
@@ -238,12 +238,12 @@ impl App {
         }
     }
 
-    /// Stops the service as the process would, and returns the result of the server.
+    /// Stops the service in the same way as the process does. Returns the result of the server.
     pub(crate) async fn stop(self) -> std::io::Result<()> {
         self.shutdown.cancel();
         let result = self.server.await.unwrap();
         if let Some(runner) = self.runner {
-            runner.stopped().await;
+            runner.until_stopped().await;
         }
         result
     }
@@ -260,7 +260,7 @@ impl App {
     }
 }
 
-/// Returns a decoder without its sandbox, which other tests cover.
+/// Returns a video decoder without a sandbox. Other tests cover the sandbox.
 fn video_tools(spool: &std::path::Path, reserve: u64) -> VideoTools {
     let (ffmpeg, limits) = (testing::ffmpeg(), video::Limits::default());
     let config = video::Config { ffmpeg, launcher: video::Launcher::Direct, threads: 2, limits };
@@ -268,7 +268,7 @@ fn video_tools(spool: &std::path::Path, reserve: u64) -> VideoTools {
         decoder: video::Decoder::open(config).unwrap(),
         spool: store::SpoolFolder::with_exact_reserve(spool, reserve),
         limits: VideoLimits::default(),
-        turn: pipeline::worker::TURN,
+        time_slice: pipeline::worker::TIME_SLICE,
     }
 }
 

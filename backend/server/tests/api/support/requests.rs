@@ -74,7 +74,7 @@ impl App {
     /// Works like [`Self::crawl`], with all fields of the request.
     pub(crate) async fn crawl_with(&self, body: Value) -> Value {
         let created = self.create("/crawls", &merge(json!({"delay_ms": 0}), body)).await;
-        self.await_crawl(created.text("id")).await
+        self.wait_for_crawl(created.text("id")).await
     }
 
     /// Creates a crawl that does not change in a service without a worker. Returns its path.
@@ -83,7 +83,7 @@ impl App {
         format!("/crawls/{}", created.text("id"))
     }
 
-    pub(crate) async fn await_crawl(&self, id: &str) -> Value {
+    pub(crate) async fn wait_for_crawl(&self, id: &str) -> Value {
         self.poll(&format!("/crawls/{id}"), |crawl| {
             matches!(crawl["state"].as_str(), Some("completed" | "cancelled" | "failed"))
         })
@@ -105,7 +105,7 @@ impl App {
             if condition(value) {
                 return value;
             }
-            assert!(start.elapsed() < DEADLINE, "{name} stays {value}");
+            assert!(start.elapsed() < DEADLINE, "{name} is still {value}");
             tokio::task::yield_now().await;
         }
     }
@@ -118,7 +118,7 @@ impl App {
             if condition(&response) {
                 return response;
             }
-            assert!(start.elapsed() < DEADLINE, "{path} stays {response:#}");
+            assert!(start.elapsed() < DEADLINE, "{path} still returns {response:#}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
@@ -126,13 +126,13 @@ impl App {
     /// Starts a service that requires keys, and creates a key.
     pub(crate) async fn with_key(collection: Option<&str>, scopes: &[Scope]) -> (Self, ApiKey, String) {
         let app = Self::spawn_with(key_options()).await;
-        let (created, key) = app.key(collection, scopes).await;
+        let (created, key) = app.create_key(collection, scopes).await;
         (app, created, key)
     }
 
     /// Creates a key to a collection, or to all collections if `collection` is `None`. A missing
     /// collection is created.
-    pub(crate) async fn key(&self, collection: Option<&str>, scopes: &[Scope]) -> (ApiKey, String) {
+    pub(crate) async fn create_key(&self, collection: Option<&str>, scopes: &[Scope]) -> (ApiKey, String) {
         let store = &self.state.services.store;
         let collection_id = match collection {
             Some(name) => Some(store.collections().ensure(name).await.unwrap().id),
@@ -166,8 +166,8 @@ impl App {
         to_json(self.call(key, Method::POST, path, Some(body)).await, StatusCode::CREATED).await
     }
 
-    /// Crawls a page with a key, in the named collection or else that of the key, and returns the
-    /// completed crawl. If the service requires no keys, `key` may be any string.
+    /// Crawls a page with a key, and returns the completed crawl. The default collection is that of
+    /// the key. If the service requires no keys, `key` may be any string.
     pub(crate) async fn crawl_as(&self, key: &str, collection: Option<&str>, seed: &str) -> Value {
         let body = json!({"seeds": [seed], "collection": collection, "delay_ms": 0});
         let created = self.create_as(key, "/crawls", &body).await;
@@ -207,7 +207,7 @@ pub(crate) async fn erase_confirmed(app: &App, body: &Value) -> (Value, Value) {
     (preview, app.create(&path, body).await)
 }
 
-/// Returns the text of an export, which has this content type and is an attachment.
+/// Returns the text of an export. The response must be an attachment with this content type.
 pub(crate) async fn export(app: &App, path: &str, content_type: &str) -> String {
     let response = app.get(path).await;
     assert_eq!(response.status(), StatusCode::OK);
@@ -218,8 +218,8 @@ pub(crate) async fn export(app: &App, path: &str, content_type: &str) -> String 
     response.text().await.unwrap()
 }
 
-/// Returns the value of each line of a text.
-pub(crate) fn lines(text: &str) -> Vec<Value> {
+/// Parses each line of a text as JSON.
+pub(crate) fn parse_lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
@@ -282,9 +282,9 @@ pub(crate) async fn problem(response: Response, status: u16, code: &str) -> Valu
     problem
 }
 
-/// Returns the time that a field of a response contains. The texts of two times may differ in
-/// length, so their order is not that of the times.
-pub(crate) fn time(value: &Value) -> OffsetDateTime {
+/// Parses the time in a field of a response. The texts of two times may differ in length, so the
+/// order of the texts is not that of the times.
+pub(crate) fn parse_time(value: &Value) -> OffsetDateTime {
     OffsetDateTime::parse(value.as_str().unwrap(), &Rfc3339).unwrap()
 }
 
@@ -350,7 +350,7 @@ pub(crate) async fn add_video(app: &App, collection: Uuid, number: u8) -> String
     added.unwrap().to_string()
 }
 
-/// Returns addresses of images that no page shows.
+/// Returns image URLs that no page contains.
 pub(crate) fn image_urls(count: usize) -> Vec<NewImageUrl> {
     let url = |number| NewImageUrl {
         url: format!("http://127.0.0.1:9/{number}.jpg"),

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
-/// A site on 127.0.0.1 that runs as long as the value exists.
+/// A site on 127.0.0.1 that stops when the value is dropped.
 pub(crate) struct Site {
     pub(crate) url: String,
     /// Signals that a request for `/held.jpg` arrived.
@@ -98,7 +98,7 @@ enum PageResponse {
     Redirect(String),
 }
 
-/// A site on 127.0.0.1 that runs as long as the value exists.
+/// A site on 127.0.0.1 that stops when the value is dropped.
 pub(crate) struct Pages {
     origin: String,
     responses: PageResponses,

@@ -1,5 +1,5 @@
 //! Tests videos that crawls find, and videos that a worker fetches from their address.
-use super::{clip, with_videos};
+use super::{app_with_videos, clip};
 use crate::erasures::dump;
 use crate::support::site::Site;
 use crate::support::{App, Json, erase_confirmed, field, merge, ok, problem, to_json};
@@ -13,8 +13,8 @@ use std::sync::Arc;
 use testing::film::{Codec, Container, Encoding, Film};
 use tokio::sync::Notify;
 
-/// Serves a page with videos: one at two addresses, one that robots.txt forbids, one that must not
-/// be used, and one that is text. Two pages link to the first one.
+/// Serves a page with videos: one at two addresses, one that robots.txt forbids, one with the tag
+/// `noai`, and a text file. Two pages link to the first one.
 async fn site(file: Vec<u8>) -> Site {
     let video = move |tags: &'static str| {
         let file = file.clone();
@@ -38,14 +38,14 @@ async fn site(file: Vec<u8>) -> Site {
 
 const X_ROBOTS: header::HeaderName = header::HeaderName::from_static("x-robots-tag");
 
-async fn start(app: &App, site: &Site, options: Value) -> Value {
+async fn start_crawl(app: &App, site: &Site, options: Value) -> Value {
     let body = merge(json!({"seeds": [format!("{}/", site.url)], "delay_ms": 0, "videos": true}), options);
     app.create("/crawls", &body).await
 }
 
 async fn crawl(app: &App, site: &Site, options: Value) -> Value {
-    let created = start(app, site, options).await;
-    app.await_crawl(created.text("id")).await
+    let created = start_crawl(app, site, options).await;
+    app.wait_for_crawl(created.text("id")).await
 }
 
 /// Returns the videos of a crawl by the path of their address.
@@ -58,7 +58,7 @@ async fn videos_of(app: &App, crawl: &Value) -> Vec<(String, Value)> {
 #[testing::needs(video)]
 #[testing::test]
 async fn crawl_reads_permitted_videos_before_completion() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let site = site(clip()).await;
     // Videos are read only on request.
     let without = crawl(&app, &site, json!({"videos": false})).await;
@@ -104,7 +104,7 @@ async fn crawl_reads_permitted_videos_before_completion() {
 #[testing::needs(video)]
 #[testing::test]
 async fn erased_video_url_is_not_stored_by_crawl() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let site = site(Vec::new()).await;
     let url = format!("{}/anna.mp4", site.url);
     erase_confirmed(&app, &json!({"url": url})).await;
@@ -112,7 +112,7 @@ async fn erased_video_url_is_not_stored_by_crawl() {
     let list = app.get_ok(&format!("/videos?crawl_id={}", crawled.text("id"))).await;
     let reasons: Vec<&str> = list.list("videos").iter().map(|video| video.text("reason")).collect();
     assert_eq!(reasons.len(), 4, "{list:#}");
-    // The address that redirects to the erased one is removed too.
+    // The URL that redirects to the erased one is suppressed too.
     assert!(reasons.contains(&"suppressed_url"), "{list:#}");
     let rows = dump(&app);
     assert!(rows.contains("text.mp4") && !rows.contains("anna"), "{}", rows.len());
@@ -121,7 +121,7 @@ async fn erased_video_url_is_not_stored_by_crawl() {
 #[testing::needs(video)]
 #[testing::test]
 async fn crawl_limits_apply_to_videos() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let site = site(Vec::new()).await;
     for options in [json!({"max_videos": 2}), json!({"max_videos_per_host": 2})] {
         let crawled = crawl(&app, &site, options.clone()).await;
@@ -144,7 +144,7 @@ async fn crawl_limits_apply_to_videos() {
 #[testing::needs(video)]
 #[testing::test]
 async fn cancelled_crawl_cancels_and_deleted_crawl_deletes_videos() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let (request_arrived, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (arrival_signal, release_signal) = (request_arrived.clone(), release.clone());
     let response = move || async move {
@@ -156,7 +156,7 @@ async fn cancelled_crawl_cancels_and_deleted_crawl_deletes_videos() {
     let routes =
         Router::new().route("/", get(move || async move { Html(page) })).route("/held.mp4", get(response));
     let slow = Site::start(routes).await;
-    let created = start(&app, &slow, json!({})).await;
+    let created = start_crawl(&app, &slow, json!({})).await;
     request_arrived.notified().await;
     let running = app.get_ok(&format!("/crawls/{}", created.text("id"))).await;
     assert_eq!((&running["state"], &running["counts"]["videos"]["running"]), (&json!("running"), &json!(1)));
@@ -173,7 +173,7 @@ async fn cancelled_crawl_cancels_and_deleted_crawl_deletes_videos() {
     let deleted = app.delete(&format!("{path}&confirm={}", preview.text("confirm"))).await;
     assert_eq!(deleted.status(), StatusCode::NO_CONTENT);
     assert!(app.get_ok("/faces").await.list("faces").is_empty());
-    assert_eq!(app.get_ok("/videos").await.list("videos").len(), 1, "that of the other crawl");
+    assert_eq!(app.get_ok("/videos").await.list("videos").len(), 1, "the video of the other crawl remains");
     assert!(testing::files_below(app.blob_folder.path()).is_empty());
 }
 
@@ -194,7 +194,7 @@ fn playlist(before: &str, files: &[&str], end: &str) -> ([(header::HeaderName, &
 #[testing::needs(video)]
 #[testing::test]
 async fn playlist_is_read_as_one_video_under_crawl_rules() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("film.ts");
     Film::standard().encode(&Encoding::new(Codec::H264, Container::Ts), &path).unwrap();
@@ -243,7 +243,7 @@ async fn playlist_is_read_as_one_video_under_crawl_rules() {
             "{path}"
         );
     }
-    // A caller can name a playlist too.
+    // A caller can also send the URL of a playlist.
     let body = json!({"url": format!("{}/v/master.m3u8", site.url)});
     let added = to_json(app.post_json("/videos", &body).await, StatusCode::ACCEPTED).await;
     let path = format!("/videos/{}", added.text("id"));
@@ -251,7 +251,7 @@ async fn playlist_is_read_as_one_video_under_crawl_rules() {
     assert_eq!((&ended["reason"], &ended["original_id"]), (&json!("exact_duplicate"), &file["id"]));
 }
 
-async fn add(app: &App, url: &str) -> Value {
+async fn add_by_url(app: &App, url: &str) -> Value {
     let sent = app.post_json("/videos?sampling=fps=5", &json!({"url": url})).await;
     let location = sent.headers()["location"].to_str().unwrap().to_owned();
     to_json(sent, StatusCode::ACCEPTED).await;
@@ -261,15 +261,15 @@ async fn add(app: &App, url: &str) -> Value {
 #[testing::needs(video)]
 #[testing::test]
 async fn video_by_url_is_analysed_and_erased_with_url() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let file = clip();
     let site = Site::with_video(&[], file.clone()).await;
     let url = format!("{}/film.mp4", site.url);
-    let video = add(&app, &url).await;
+    let video = add_by_url(&app, &url).await;
     assert_eq!((&video["state"], &video["people"]), (&json!("completed"), &json!(7)), "{video:#}");
     assert_eq!((&video["source_url"], &video["bytes"]), (&json!(url), &json!(file.len())));
     // The same file at another address is a duplicate.
-    let second = add(&app, &format!("{}/to-film", site.url)).await;
+    let second = add_by_url(&app, &format!("{}/to-film", site.url)).await;
     assert_eq!(
         (&second["state"], &second["reason"]),
         (&json!("failed"), &json!("exact_duplicate")),
@@ -283,7 +283,7 @@ async fn video_by_url_is_analysed_and_erased_with_url() {
     assert!(app.get_ok("/images").await.list("images").is_empty());
     assert!(testing::files_below(app.blob_folder.path()).is_empty());
     for path in ["film.mp4", "to-film"] {
-        let response = add(&app, &format!("{}/{path}", site.url)).await;
+        let response = add_by_url(&app, &format!("{}/{path}", site.url)).await;
         assert_eq!(response["reason"], "suppressed_url", "{response:#}");
     }
 }
@@ -291,7 +291,7 @@ async fn video_by_url_is_analysed_and_erased_with_url() {
 #[testing::needs(video)]
 #[testing::test]
 async fn invalid_video_url_is_rejected_or_fails_with_reason() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let site = Site::new(&["ada_small.jpg"]).await;
     for (url, code) in [
         ("film.mp4", "bad_url"),
@@ -311,7 +311,7 @@ async fn invalid_video_url_is_rejected_or_fails_with_reason() {
         ("/missing", "http_404"),
         ("/to-metadata", "forbidden_address"),
     ] {
-        let video = add(&app, &format!("{}{path}", site.url)).await;
+        let video = add_by_url(&app, &format!("{}{path}", site.url)).await;
         assert_eq!((&video["state"], &video["reason"]), (&json!("failed"), &json!(reason)), "{video:#}");
     }
     assert!(testing::files_below(app.blob_folder.path()).is_empty());
@@ -320,7 +320,7 @@ async fn invalid_video_url_is_rejected_or_fails_with_reason() {
 #[testing::needs(video)]
 #[testing::test]
 async fn json_body_with_video_url_has_own_size_limit() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let long = json!({"url": format!("https://example.org/{}", "a".repeat(40_000))});
     let error = problem(app.post_json("/videos", &long).await, 413, "too_many_bytes").await;
     assert!(error.text("detail").contains("32768"), "{error}");
@@ -329,7 +329,7 @@ async fn json_body_with_video_url_has_own_size_limit() {
 #[testing::needs(video)]
 #[testing::test]
 async fn pending_video_url_is_reused_and_pending_count_limited() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let site = Site::new(&[]).await;
     let url = |name: &str| json!({"url": format!("{}/{name}.mp4", site.url)});
     let first = to_json(app.post_json("/videos", &url("missing")).await, StatusCode::ACCEPTED).await;

@@ -1,5 +1,5 @@
-//! Tests erasures of videos: what they delete, and that the file does not return.
-use super::{analyze, clip, with_videos};
+//! Tests erasures of videos: what they delete, and that the file is rejected afterwards.
+use super::{analyze, app_with_videos, clip};
 use crate::erasures::dump;
 use crate::support::site::Site;
 use crate::support::{Json, erase_confirmed, field, ok, problem};
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 #[testing::needs(video)]
 #[testing::test]
 async fn erased_video_is_deleted_and_file_rejected() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let file = clip();
     let video = analyze(&app, "", file.clone()).await;
     let faces = app.get_ok("/faces?limit=1000").await.list("faces").len();
@@ -49,13 +49,13 @@ async fn erased_video_is_deleted_and_file_rejected() {
     assert_eq!(app.get_ok("/erasures").await.list("erasures")[0]["videos"], 1);
 
     problem(app.post_raw("/videos", "video/mp4", file.clone()).await, 409, "conflict").await;
-    assert!(testing::files_below(app.blob_folder.path()).is_empty(), "the refused upload is not kept");
+    assert!(testing::files_below(app.blob_folder.path()).is_empty(), "the rejected upload must not be kept");
     let lift = format!("/erasures/{}/suppressions", erasure.text("id"));
     ok(app.delete(&lift).await).await;
     assert_eq!(analyze(&app, "", file).await["state"], "completed");
 }
 
-/// Serves a video on a page, and a page that answers late and mentions the video again.
+/// Serves a page with a video, and a page that responds late and contains the video again.
 async fn site(file: Vec<u8>, request_arrived: Arc<Notify>, release: Arc<Notify>) -> Site {
     let video = || {
         let file = file.clone();
@@ -83,7 +83,7 @@ async fn site(file: Vec<u8>, request_arrived: Arc<Notify>, release: Arc<Notify>)
 #[testing::needs(video)]
 #[testing::test]
 async fn erased_video_stays_suppressed_on_later_crawl_pages() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let (request_arrived, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let site = site(clip(), request_arrived.clone(), release.clone()).await;
     let body = json!({"seeds": [format!("{}/", site.url)], "delay_ms": 0, "videos": true});
@@ -93,12 +93,12 @@ async fn erased_video_stays_suppressed_on_later_crawl_pages() {
     let is_completed = |list: &Value| list.list("videos").iter().any(|video| video["state"] == "completed");
     let list = app.poll(&path, is_completed).await;
     let (_, result) = erase_confirmed(&app, &json!({"video_id": list["videos"][0]["id"]})).await;
-    // The file and its address.
+    // The file and its address are suppressed.
     assert_eq!(result["erasure"]["suppressions"], 2, "{result:#}");
     assert!(app.get_ok("/faces").await.list("faces").is_empty());
 
     release.notify_one();
-    let crawled = app.await_crawl(created.text("id")).await;
+    let crawled = app.wait_for_crawl(created.text("id")).await;
     let videos = app.get_ok(&path).await;
     let [copy] = videos.list("videos").as_slice() else { panic!("{videos:#}") };
     assert_eq!(
@@ -117,7 +117,7 @@ async fn erased_video_stays_suppressed_on_later_crawl_pages() {
 #[testing::needs(video)]
 #[testing::test]
 async fn page_with_only_suppressed_video_stores_no_title() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let page = "<title>Portrait of a person</title><video src=/secret.mp4></video>";
     let site = Site::start(Router::new().route("/", get(move || async move { Html(page) }))).await;
     erase_confirmed(&app, &json!({"url": format!("{}/secret.mp4", site.url)})).await;
@@ -132,7 +132,7 @@ async fn page_with_only_suppressed_video_stores_no_title() {
 #[testing::needs(video)]
 #[testing::test]
 async fn recrawled_video_of_erased_faces_stores_no_url() {
-    let (app, file) = (with_videos().await, clip());
+    let (app, file) = (app_with_videos().await, clip());
     let video = get(move || async move { ([(header::CONTENT_TYPE, "video/mp4")], file.clone()) });
     let page = || get(async || Html("<title>quaxtitle</title><video src=/quaxfilm.mp4></video>"));
     let site = Site::start(Router::new().route("/quaxpage", page()).route("/quaxfilm.mp4", video)).await;
@@ -168,7 +168,7 @@ async fn recrawled_video_of_erased_faces_stores_no_url() {
 #[testing::needs(video)]
 #[testing::test]
 async fn job_records_omit_host_of_erased_video() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let site = Site::start(
         Router::new().route("/", get(async || Html("<video src=http://quaxhost.invalid/a.mp4></video>"))),
     )

@@ -1,7 +1,7 @@
 //! Tests `GET /videos/{id}/export`, and the videos in `GET /crawls/{id}/export`.
-use super::{analyze, clip, with_videos};
+use super::{analyze, app_with_videos, clip};
 use crate::support::site::Site;
-use crate::support::{App, Json, Options, erase, export, field, lines, new_video, problem};
+use crate::support::{App, Json, Options, erase, export, field, new_video, parse_lines, problem};
 use axum::Router;
 use axum::http::header;
 use axum::response::{Html, Redirect};
@@ -53,10 +53,10 @@ async fn check_tracks(app: &App, video: &Value, lines: &[Value]) {
 #[testing::needs(video)]
 #[testing::test]
 async fn video_export_contains_tracks_and_omits_erased_ones() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let video = analyze(&app, "?sampling=fps=5", clip()).await;
     let path = format!("/videos/{}/export", video.text("id"));
-    let exported = lines(&export(&app, &path, "application/x-ndjson").await);
+    let exported = parse_lines(&export(&app, &path, "application/x-ndjson").await);
     let first = &exported[0];
     assert_eq!(
         (&first["kind"], &first["video_id"], &first["people"]),
@@ -83,8 +83,9 @@ async fn video_export_contains_tracks_and_omits_erased_ones() {
     );
     check_tracks(&app, &video["id"], &exported[1..]).await;
 
-    let with = lines(&export(&app, &format!("{path}?embeddings=true"), "application/x-ndjson").await);
-    for face in with[1..].iter().flat_map(|track| track.list("faces")) {
+    let exported_with_embeddings =
+        parse_lines(&export(&app, &format!("{path}?embeddings=true"), "application/x-ndjson").await);
+    for face in exported_with_embeddings[1..].iter().flat_map(|track| track.list("faces")) {
         assert_eq!(face.list("embedding").len(), 128);
     }
     let table = rows(&app, &format!("{path}?format=csv&embeddings=true")).await;
@@ -104,7 +105,7 @@ async fn video_export_contains_tracks_and_omits_erased_ones() {
     // An erased track is not exported.
     let face = &exported[1]["faces"][0]["face_id"];
     erase(&app, &json!({"face_id": face})).await;
-    let remaining = lines(&export(&app, &path, "application/x-ndjson").await);
+    let remaining = parse_lines(&export(&app, &path, "application/x-ndjson").await);
     assert_eq!(remaining.len(), exported.len() - 1);
     assert!(remaining.iter().all(|line| line["track_id"] != exported[1]["track_id"]));
 }
@@ -142,7 +143,7 @@ async fn long_video(app: &App, tracks: usize) -> (Uuid, Vec<Uuid>) {
             started_us: at_us,
             ended_us: at_us,
             samples: 1,
-            // No boxes, in version 1.
+            // Version 1 of the format, without boxes.
             boxes: vec![1, 0],
             faces: vec![ShotFace { at_us, face }],
         };
@@ -158,13 +159,13 @@ async fn long_video_export_is_complete_and_cancellable() {
     let app = App::spawn_with(Options { worker: false, ..Options::default() }).await;
     let (video, faces) = long_video(&app, TRACKS).await;
     let path = format!("/videos/{video}/export?embeddings=true");
-    // More than there are connections to the database.
+    // There are more requests than connections to the database.
     for _ in 0..30 {
         let mut response = app.get(&path).await;
         assert!(response.chunk().await.unwrap().is_some());
         drop(response);
     }
-    let exported = lines(&export(&app, &path, "application/x-ndjson").await);
+    let exported = parse_lines(&export(&app, &path, "application/x-ndjson").await);
     let ids: Vec<Value> = exported[1..].iter().map(|track| track["faces"][0]["face_id"].clone()).collect();
     assert_eq!(ids, faces.iter().map(|id| json!(id)).collect::<Vec<_>>(), "each track once, in order");
     assert_eq!(rows(&app, &format!("/videos/{video}/export?format=csv")).await.len(), TRACKS);
@@ -203,12 +204,12 @@ async fn site() -> Site {
 #[testing::needs(video)]
 #[testing::test]
 async fn crawl_export_contains_each_video_once_with_all_sources() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let site = site().await;
     let body = json!({"seeds": [format!("{}/", site.url)], "delay_ms": 0, "videos": true});
     let crawled = app.crawl_with(body.clone()).await;
     let path = format!("/crawls/{}/export", crawled.text("id"));
-    let exported = lines(&export(&app, &path, "application/x-ndjson").await);
+    let exported = parse_lines(&export(&app, &path, "application/x-ndjson").await);
     let kinds: Vec<&str> = exported.iter().map(|line| line.text("kind")).collect();
     assert_eq!((kinds[0], kinds[1]), ("image", "video"), "{kinds:?}");
     let video = &exported[1];
@@ -236,8 +237,9 @@ async fn crawl_export_contains_each_video_once_with_all_sources() {
     }
     // Another crawl finds the file unchanged. Its export contains the video too, from its own page.
     let crawl = app.crawl_with(body).await;
-    let second =
-        lines(&export(&app, &format!("/crawls/{}/export", crawl.text("id")), "application/x-ndjson").await);
+    let second = parse_lines(
+        &export(&app, &format!("/crawls/{}/export", crawl.text("id")), "application/x-ndjson").await,
+    );
     assert_eq!(
         second.iter().filter(|line| line["video_id"] == video["video_id"]).count(),
         exported.len() - 1

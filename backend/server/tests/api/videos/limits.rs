@@ -1,6 +1,6 @@
-//! Tests clips (`POST /videos/detect`), the limits on videos that wait and on the space of the
-//! disk, and uploads that are refused.
-use super::{clip, with_videos};
+//! Tests clips (`POST /videos/detect`), the limits on waiting videos and on disk space, and
+//! rejected uploads.
+use super::{app_with_videos, clip};
 use crate::support::{App, Json, Options, field, ok, problem, to_json};
 use pipeline::VideoLimits;
 use reqwest::StatusCode;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use server::Config;
 use testing::film::{Codec, Container, Encoding, repeat};
 
-async fn lines(app: &App, query: &str, file: Vec<u8>) -> Vec<Value> {
+async fn detect_lines(app: &App, query: &str, file: Vec<u8>) -> Vec<Value> {
     let response = app.post_raw(&format!("/videos/detect{query}"), "video/mp4", file).await;
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(response.headers()["content-type"], "application/x-ndjson");
@@ -19,8 +19,8 @@ async fn lines(app: &App, query: &str, file: Vec<u8>) -> Vec<Value> {
 #[testing::needs(video)]
 #[testing::test]
 async fn video_detection_streams_frame_lines_and_final_tracks() {
-    let app = with_videos().await;
-    let lines = lines(&app, "?sampling=fps=5&embeddings=true", clip()).await;
+    let app = app_with_videos().await;
+    let lines = detect_lines(&app, "?sampling=fps=5&embeddings=true", clip()).await;
     let (last, frames) = lines.split_last().unwrap();
     assert_eq!(frames.len(), 126);
     let times: Vec<i64> = frames.iter().map(|frame| frame["at_ms"].as_i64().unwrap()).collect();
@@ -57,9 +57,9 @@ async fn video_detection_streams_frame_lines_and_final_tracks() {
 #[testing::needs(video)]
 #[testing::test]
 async fn refine_adds_frames_near_faces() {
-    let app = with_videos().await;
-    let auto = lines(&app, "", clip()).await;
-    let refined = lines(&app, "?refine=true", clip()).await;
+    let app = app_with_videos().await;
+    let auto = detect_lines(&app, "", clip()).await;
+    let refined = detect_lines(&app, "?refine=true", clip()).await;
     let times =
         |lines: &[Value]| -> Vec<i64> { lines.iter().filter_map(|line| line["at_ms"].as_i64()).collect() };
     let (auto, refined_times) = (times(&auto), times(&refined));
@@ -75,7 +75,7 @@ async fn refine_adds_frames_near_faces() {
 #[testing::needs(video)]
 #[testing::test]
 async fn unusable_clip_is_rejected_with_reason() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let send = async |query: &str, body: Vec<u8>| {
         app.post_raw(&format!("/videos/detect{query}"), "video/mp4", body).await
     };
@@ -98,7 +98,7 @@ async fn unusable_clip_is_rejected_with_reason() {
 }
 
 /// Returns a service without a worker.
-async fn with_limits(video_limits: VideoLimits) -> App {
+async fn app_with_limits(video_limits: VideoLimits) -> App {
     let app = App::spawn_with(Options { videos: true, worker: false, video_limits, ..Options::default() });
     let app = app.await;
     app.create("/collections", &json!({"name": "other"})).await;
@@ -113,7 +113,7 @@ fn variant(file: &[u8], last: u8) -> Vec<u8> {
 #[testing::needs(video)]
 #[testing::test]
 async fn collection_limits_number_of_waiting_videos() {
-    let app = with_limits(VideoLimits { videos: 2, ..VideoLimits::default() }).await;
+    let app = app_with_limits(VideoLimits { videos: 2, ..VideoLimits::default() }).await;
     let file = clip();
     let send = async |query: &str, last: u8| {
         app.post_raw(&format!("/videos{query}"), "video/mp4", variant(&file, last)).await
@@ -136,7 +136,7 @@ async fn collection_limits_number_of_waiting_videos() {
 async fn collection_limits_bytes_of_waiting_videos() {
     let file = clip();
     let bytes = i64::try_from(file.len()).unwrap() + 1;
-    let app = with_limits(VideoLimits { bytes, ..VideoLimits::default() }).await;
+    let app = app_with_limits(VideoLimits { bytes, ..VideoLimits::default() }).await;
     let send = async |last: u8| app.post_raw("/videos", "video/mp4", variant(&file, last)).await;
     to_json(send(1).await, StatusCode::ACCEPTED).await;
     let error = problem(send(2).await, 429, "overloaded").await;
@@ -165,7 +165,7 @@ async fn uploads_fail_on_full_disk() {
 #[testing::needs(video)]
 #[testing::test]
 async fn failed_video_with_url_can_be_retried() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let path = "/videos/0198f1c2-7d10-7000-8000-4a6f1f6e2b07/retry";
     problem(app.post_json(path, &json!({})).await, 404, "not_found").await;
     let url = json!({"url": "http://127.0.0.1:9/a.mp4"});
@@ -173,10 +173,10 @@ async fn failed_video_with_url_can_be_retried() {
     let path = format!("/videos/{}", video.text("id"));
     app.post_ok(&format!("{path}/pause"), &json!({})).await;
     let retry = async || app.post_json(&format!("{path}/retry"), &json!({})).await;
-    assert_eq!(app.get_ok(&path).await["retryable"], false, "it is paused");
+    assert_eq!(app.get_ok(&path).await["retryable"], false, "a paused video cannot be retried");
     problem(retry().await, 409, "conflict").await;
     app.database.execute("update videos set state = 'failed', finished_at = now(), source_url = null").await;
-    assert_eq!(app.get_ok(&path).await["retryable"], false, "its file is not kept");
+    assert_eq!(app.get_ok(&path).await["retryable"], false, "a video without a URL cannot be retried");
     problem(retry().await, 409, "conflict").await;
     app.database.execute("update videos set source_url = 'http://127.0.0.1:9/a.mp4'").await;
     assert_eq!(app.get_ok(&path).await["retryable"], true);
@@ -188,7 +188,7 @@ async fn failed_video_with_url_can_be_retried() {
 #[testing::needs(video)]
 #[testing::test]
 async fn invalid_video_options_and_files_are_rejected_with_reason() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let send = async |query: &str, content_type: &str, body: &[u8]| {
         app.post_raw(&format!("/videos{query}"), content_type, body.to_vec()).await
     };
@@ -199,7 +199,7 @@ async fn invalid_video_options_and_files_are_rejected_with_reason() {
         let error = problem(send("", "video/mp4", content).await, 415, "not_a_video").await;
         assert!(error["allowed"].to_string().contains("Matroska"), "{error}");
     }
-    for (query, wrong) in [
+    for (query, name) in [
         ("?sampling=all", "sampling"),
         ("?sampling=fps=99", "sampling"),
         ("?max_gap_ms=5", "max_gap_ms"),
@@ -209,7 +209,7 @@ async fn invalid_video_options_and_files_are_rejected_with_reason() {
         ("?refine=perhaps", "refine"),
     ] {
         let error = problem(send(query, "video/mp4", b"").await, 400, "bad_query").await;
-        assert_eq!(field(&error), wrong, "{error}");
+        assert_eq!(field(&error), name, "{error}");
     }
     problem(send("?collection=none", "video/mp4", b"").await, 404, "not_found").await;
     problem(app.get("/videos/5").await, 400, "bad_id").await;

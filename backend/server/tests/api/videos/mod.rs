@@ -20,7 +20,7 @@ pub(crate) fn clip() -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-async fn with_videos() -> App {
+async fn app_with_videos() -> App {
     App::spawn_with(Options { videos: true, ..Options::default() }).await
 }
 
@@ -32,14 +32,14 @@ async fn analyze(app: &App, query: &str, file: Vec<u8>) -> Value {
     assert_eq!(location, format!("/videos/{}", video.text("id")));
     // The worker may have begun before the response was written.
     assert!(["queued", "running"].contains(&video.text("state")), "{video}");
-    let ended = |video: &Value| video["finished_at"].is_string();
-    app.poll(&location, ended).await
+    let has_ended = |video: &Value| video["finished_at"].is_string();
+    app.poll(&location, has_ended).await
 }
 
 #[testing::needs(video)]
 #[testing::test]
 async fn video_tracks_are_found_by_time_person_and_face() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let file = clip();
     let video = analyze(&app, "?sampling=fps=5", file.clone()).await;
     assert_eq!((&video["state"], &video["reason"]), (&json!("completed"), &Value::Null), "{video:#}");
@@ -54,7 +54,7 @@ async fn video_tracks_are_found_by_time_person_and_face() {
     assert!(tracks.iter().all(|track| track["to_end"] == is_last(track)), "{list}");
     assert!(tracks.iter().any(is_last), "{list}");
     assert!(tracks.len() > 10 && list["next_cursor"].is_null());
-    // Pages, times and people select from the same list.
+    // The parameters for pages, times and people select from the same list.
     let mut paged = Vec::new();
     let mut page = app.get_ok(&format!("{path}/tracks?limit=3")).await;
     loop {
@@ -84,20 +84,20 @@ async fn video_tracks_are_found_by_time_person_and_face() {
     // A best shot has a crop, a chip and an image, but no thumbnail of the whole frame.
     let face = app.get_ok(&format!("/faces/{}", shot.text("face_id"))).await;
     for kind in ["crop", "chip"] {
-        let picture = app.get(&format!("/faces/{}/crop?kind={kind}", shot.text("face_id"))).await;
-        assert_eq!(picture.status(), StatusCode::OK);
+        let image = app.get(&format!("/faces/{}/crop?kind={kind}", shot.text("face_id"))).await;
+        assert_eq!(image.status(), StatusCode::OK);
     }
     let image = format!("/images/{}", face.text("image_id"));
     assert_eq!(app.get_ok(&image).await["format"], "video_frame");
     assert_eq!(app.get(&format!("{image}/thumbnail")).await.status(), StatusCode::NOT_FOUND);
-    // The same file again is the same video.
+    // The same file is not stored again.
     let second = ok(app.post_raw("/videos", "video/mp4", file).await).await;
     assert_eq!(second["id"], video["id"]);
     let listed = app.get_ok("/videos?state=completed").await;
     assert_eq!(listed.list("videos").len(), 1);
     assert!(app.get_ok("/videos?state=queued").await.list("videos").is_empty());
     problem(app.post_json(&format!("{path}/pause"), &json!({})).await, 409, "conflict").await;
-    // Deleting it deletes everything.
+    // The deletion of the video deletes all its data.
     assert_eq!(app.delete(&path).await.status(), StatusCode::NO_CONTENT);
     problem(app.get(&path).await, 404, "not_found").await;
     assert!(app.get_ok("/faces").await.list("faces").is_empty());
@@ -110,7 +110,7 @@ async fn video_tracks_are_found_by_time_person_and_face() {
 #[testing::needs(video)]
 #[testing::test]
 async fn refine_option_is_stored_and_applied() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let video = analyze(&app, "?refine=true&max_gap_ms=4000", clip()).await;
     assert_eq!((&video["state"], &video["people"]), (&json!("completed"), &json!(7)), "{video:#}");
     assert_eq!(video["options"], json!({"sampling": "auto", "max_gap_ms": 4000, "refine": true}));
@@ -121,7 +121,7 @@ async fn refine_option_is_stored_and_applied() {
 #[testing::needs(video)]
 #[testing::test]
 async fn video_progress_events_continue_until_completion() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let sent = app.post_raw("/videos?sampling=fps=5", "video/mp4", clip()).await;
     let video = to_json(sent, StatusCode::ACCEPTED).await;
     let path = format!("/videos/{}", video.text("id"));
@@ -130,21 +130,21 @@ async fn video_progress_events_continue_until_completion() {
     while let Some((name, data)) = events.next().await {
         assert_eq!(data["id"], video["id"]);
         assert_ne!(data, last, "an event is sent only after a change");
-        let ended = data["finished_at"].is_string();
-        assert_eq!(name, if ended { "done" } else { "progress" });
+        let has_ended = data["finished_at"].is_string();
+        assert_eq!(name, if has_ended { "done" } else { "progress" });
         last = data;
     }
     assert_eq!(last, app.get_ok(&path).await);
     assert_eq!((&last["state"], &last["read_ms"]), (&json!("completed"), &json!(24_960)));
     // A stream of a video that has ended contains only `done`.
-    let mut late = Events::new(&app, &path).await;
-    assert_eq!(late.next().await, Some(("done".to_owned(), last)));
-    assert_eq!(late.next().await, None);
+    let mut second_stream = Events::new(&app, &path).await;
+    assert_eq!(second_stream.next().await, Some(("done".to_owned(), last)));
+    assert_eq!(second_stream.next().await, None);
     problem(app.get(&format!("/videos/{}/events", uuid::Uuid::nil())).await, 404, "not_found").await;
 }
 
-/// Everything that is stored of some tracks: boxes as they are in a dump, and the ids and blobs of
-/// their faces.
+/// All stored data of some tracks: boxes as they are in a dump, and the ids and blobs of their
+/// faces.
 struct Traces {
     texts: BTreeSet<String>,
     blobs: BTreeSet<std::path::PathBuf>,
@@ -153,24 +153,24 @@ struct Traces {
 #[testing::needs(video)]
 #[testing::test]
 async fn erased_person_of_video_leaves_no_data() {
-    let app = with_videos().await;
+    let app = app_with_videos().await;
     let file = clip();
     let video = analyze(&app, "?sampling=fps=5", file.clone()).await;
     let path = format!("/videos/{}", video.text("id"));
     let before = app.get_ok(&format!("{path}/tracks")).await;
-    let of_person = |tracks: &Value, person: i64, is: bool| -> Vec<Value> {
-        let is_selected = |track: &&Value| (track["person"] == person) == is;
+    let filter_tracks = |tracks: &Value, person: i64, is_person: bool| -> Vec<Value> {
+        let is_selected = |track: &&Value| (track["person"] == person) == is_person;
         tracks.list("tracks").iter().filter(is_selected).cloned().collect()
     };
-    let their_tracks = of_person(&before, 1, true);
+    let their_tracks = filter_tracks(&before, 1, true);
     assert!(their_tracks.len() > 1);
-    let traces = traces(&app, &their_tracks).await;
+    let traces = collect_traces(&app, &their_tracks).await;
     let database = dump(&app);
     for text in &traces.texts {
         assert!(database.contains(text.as_str()), "{text}");
     }
     assert!(traces.blobs.iter().all(|blob| blob.exists()));
-    // The person is enrolled by the faces of all tracks, and erased with the right not to return.
+    // The person is enrolled with the faces of all tracks, and erased with `suppress_person`.
     let faces: Vec<&Value> =
         their_tracks.iter().flat_map(|track| track.list("faces")).map(|face| &face["face_id"]).collect();
     let subject = app.create("/subjects", &json!({"name": "A"})).await;
@@ -180,7 +180,7 @@ async fn erased_person_of_video_leaves_no_data() {
     let erased = erase(&app, &erasure).await;
     assert_eq!(erased["erasure"]["faces"].as_u64(), Some(faces.len() as u64), "{erased:#}");
     let after = app.get_ok(&format!("{path}/tracks")).await;
-    assert_eq!(after.list("tracks"), &of_person(&before, 1, false));
+    assert_eq!(after.list("tracks"), &filter_tracks(&before, 1, false));
     let database = dump(&app);
     for text in &traces.texts {
         assert!(!database.contains(text.as_str()), "{text}");
@@ -188,13 +188,13 @@ async fn erased_person_of_video_leaves_no_data() {
     for blob in &traces.blobs {
         assert!(!blob.exists(), "{blob:?}");
     }
-    // The same file again: the person does not return.
+    // When the same file is analysed again, the person is not stored.
     assert_eq!(app.delete(&path).await.status(), StatusCode::NO_CONTENT);
     let second_video = analyze(&app, "?sampling=fps=5", file).await;
     assert_eq!(second_video["people"], video["people"].as_i64().unwrap() - 1);
 }
 
-async fn traces(app: &App, tracks: &[Value]) -> Traces {
+async fn collect_traces(app: &App, tracks: &[Value]) -> Traces {
     let mut traces = Traces { texts: BTreeSet::new(), blobs: BTreeSet::new() };
     let store = &app.state.services.store;
     for track in tracks {

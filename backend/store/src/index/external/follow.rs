@@ -3,7 +3,7 @@
 //! A process changes the engine only in a transaction that holds an advisory lock. The lock ends
 //! with the transaction. A paused process may still send its update afterwards. Each update
 //! therefore has a number, and the engine ignores outdated changes ([`Update::fence`]).
-use super::{Checked, ExternalIndex, floats, microseconds};
+use super::{CheckResult, ExternalIndex, floats, to_microseconds};
 use crate::index::changes;
 use crate::index::changes::{IndexLog, IndexSet};
 use crate::index::engine::{EngineError, EngineFace, Update};
@@ -24,13 +24,13 @@ const LOCK_KEY: i64 = 0x0066_6163_6503;
 pub(super) struct Progress {
     /// When the sizes of the sets were last measured.
     pub(super) measured: Option<Instant>,
-    /// Comparisons that have begun, by set: the time of the request, the last compared face, and
-    /// the counts up to it.
-    pub(super) checks: HashMap<Uuid, (OffsetDateTime, Uuid, Checked)>,
+    /// Comparisons in progress, by set: the time of the request, the last compared face, and the
+    /// counts up to it.
+    pub(super) checks: HashMap<Uuid, (OffsetDateTime, Uuid, CheckResult)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Followed {
+pub enum StepOutcome {
     /// The number of changes, compared faces and copied faces. Changes and copies are durable
     /// in the engine. Zero means that no work remains.
     Applied(usize),
@@ -48,25 +48,29 @@ impl ExternalIndex {
     ///
     /// # Errors
     /// Fails with `IndexUnavailable`, or with the database's error.
-    pub async fn step(&self, limit: i64) -> Result<Followed, StoreError> {
+    pub async fn step(&self, limit: i64) -> Result<StepOutcome, StoreError> {
         let mut progress = self.progress.lock().await;
-        let Some(sets) = self.prepare(&mut progress).await? else { return Ok(Followed::Busy) };
-        let Followed::Applied(mut applied) = self.follow(limit).await? else { return Ok(Followed::Busy) };
+        let Some(sets) = self.prepare(&mut progress).await? else { return Ok(StepOutcome::Busy) };
+        let StepOutcome::Applied(mut applied) = self.apply_changes(limit).await? else {
+            return Ok(StepOutcome::Busy);
+        };
         for set in sets.iter().filter(|set| set.check_requested_at.is_some()) {
             let page = self.check_page(set, &mut progress).await?;
-            let Followed::Applied(compared) = page else { return Ok(Followed::Busy) };
+            let StepOutcome::Applied(compared) = page else { return Ok(StepOutcome::Busy) };
             applied += compared;
         }
         for set in sets.iter().filter(|set| set.state == IndexSetState::Building && !set.copied) {
-            let Followed::Applied(copied) = self.copy(set, limit).await? else { return Ok(Followed::Busy) };
+            let StepOutcome::Applied(copied) = self.copy(set, limit).await? else {
+                return Ok(StepOutcome::Busy);
+            };
             applied += copied;
         }
-        Ok(Followed::Applied(applied))
+        Ok(StepOutcome::Applied(applied))
     }
 
-    /// Starts a transaction in which this process alone may change the engine; `None` if another
-    /// process has such a transaction.
-    pub(super) async fn exclusive(&self) -> Result<Option<Tx>, StoreError> {
+    /// Starts a transaction in which only this process may change the engine. Returns `None` if
+    /// another process has such a transaction.
+    pub(super) async fn begin_exclusive(&self) -> Result<Option<Tx>, StoreError> {
         let mut tx = Tx::begin(&self.pool).await?;
         let locked: bool = sqlx::query_scalar("select pg_try_advisory_xact_lock($1)")
             .bind(LOCK_KEY)
@@ -80,8 +84,8 @@ impl ExternalIndex {
     /// ended its transaction. Afterwards, every step for this index fails with `IndexUnavailable`.
     pub async fn release(pool: &PgPool, index: &str) -> Result<Option<Uuid>, StoreError> {
         let mut tx = Tx::begin(pool).await?;
-        // A start need not wait for the process that changes another index.
-        if changes::server(tx.conn(), index).await?.is_none() {
+        // A process that starts must not wait for the process that changes another index.
+        if changes::recorded_server(tx.conn(), index).await?.is_none() {
             return Ok(None);
         }
         // This time limit exceeds the time for which an idle transaction can hold the lock.
@@ -100,22 +104,22 @@ impl ExternalIndex {
 
     /// Applies the next changes to every set of their model. The engine receives the current rows
     /// of the changed faces.
-    async fn follow(&self, limit: i64) -> Result<Followed, StoreError> {
-        let Some(mut tx) = self.exclusive().await? else { return Ok(Followed::Busy) };
+    async fn apply_changes(&self, limit: i64) -> Result<StepOutcome, StoreError> {
+        let Some(mut tx) = self.begin_exclusive().await? else { return Ok(StepOutcome::Busy) };
         let changes = IndexLog(&self.pool).changes(tx.conn(), limit).await?;
         if changes.is_empty() {
             // Releases the lock before the next step requests it.
             tx.commit().await?;
-            return Ok(Followed::Applied(0));
+            return Ok(StepOutcome::Applied(0));
         }
         let changed: BTreeSet<(i32, Uuid)> =
             changes.iter().map(|change| (change.model_id, change.face_id)).collect();
         let ids: Vec<Uuid> = changed.iter().map(|(_, face)| *face).collect();
-        let fence = fence(tx.conn()).await?;
-        let mut current_faces: HashMap<(i32, Uuid), EngineFace> = rows(tx.conn(), &ids)
+        let fence = next_fence(tx.conn()).await?;
+        let mut current_faces: HashMap<(i32, Uuid), EngineFace> = read_rows(tx.conn(), &ids)
             .await?
             .into_iter()
-            .map(|row| ((row.model_id, row.id), row.face()))
+            .map(|row| ((row.model_id, row.id), row.into_engine_face()))
             .collect();
         let mut updates: BTreeMap<i32, (Vec<EngineFace>, Vec<Uuid>)> = BTreeMap::new();
         for key @ (model, id) in changed {
@@ -136,19 +140,19 @@ impl ExternalIndex {
             }
         }
         let change_ids: Vec<i64> = changes.iter().map(|change| change.change).collect();
-        IndexLog(&self.pool).settle_changes(tx.conn(), &change_ids).await?;
+        IndexLog(&self.pool).delete_applied_changes(tx.conn(), &change_ids).await?;
         tx.commit().await?;
-        Ok(Followed::Applied(change_ids.len()))
+        Ok(StepOutcome::Applied(change_ids.len()))
     }
 
     /// Copies the next faces to a set that is being built, in the order of their ids.
-    async fn copy(&self, set: &IndexSet, limit: i64) -> Result<Followed, StoreError> {
+    async fn copy(&self, set: &IndexSet, limit: i64) -> Result<StepOutcome, StoreError> {
         // A face that is deleted after it was read is deleted in the engine after this transaction.
-        let Some(mut tx) = self.exclusive().await? else { return Ok(Followed::Busy) };
+        let Some(mut tx) = self.begin_exclusive().await? else { return Ok(StepOutcome::Busy) };
         // Another process may have changed the set since it was read.
-        let Some(copied_to) = changes::copied_to(tx.conn(), set.id).await? else {
+        let Some(copied_to) = changes::last_copied_face(tx.conn(), set.id).await? else {
             tx.commit().await?;
-            return Ok(Followed::Applied(0));
+            return Ok(StepOutcome::Applied(0));
         };
         let ids: Vec<Uuid> =
             sqlx::query_scalar("select id from faces where id > $1 and model_id = $2 order by id limit $3")
@@ -159,26 +163,28 @@ impl ExternalIndex {
                 .await?;
         let last = ids.last().copied().unwrap_or(copied_to);
         if !ids.is_empty() {
-            let fence = fence(tx.conn()).await?;
-            let rows = rows(tx.conn(), &ids).await?.into_iter().filter(|row| row.model_id == set.model_id);
-            let update = Update { fence, stored: rows.map(Row::face).collect(), deleted: Vec::new() };
+            let fence = next_fence(tx.conn()).await?;
+            let rows =
+                read_rows(tx.conn(), &ids).await?.into_iter().filter(|row| row.model_id == set.model_id);
+            let update =
+                Update { fence, stored: rows.map(Row::into_engine_face).collect(), deleted: Vec::new() };
             self.call(self.engine.update(&set.face_set(), update)).await?;
         }
-        // The changes of later faces are recorded, so only the faces up to here had to be copied.
-        // The copy ends although new faces arrive all the time.
-        let complete = i64::try_from(ids.len()).is_ok_and(|copied| copied < limit);
-        if complete {
+        // Later faces are applied as recorded changes, so the copy ends even if new faces arrive
+        // continuously.
+        let is_complete = i64::try_from(ids.len()).is_ok_and(|copied| copied < limit);
+        if is_complete {
             self.call(self.engine.start_graphs(&set.face_set())).await?;
         }
-        changes::record_copy(tx.conn(), set.id, last, complete).await?;
+        changes::record_copy(tx.conn(), set.id, last, is_complete).await?;
         tx.commit().await?;
-        Ok(Followed::Applied(ids.len()))
+        Ok(StepOutcome::Applied(ids.len()))
     }
 }
 
 /// Returns the next number of `index_fence` for this transaction. The transaction must hold the
 /// lock, and must read the rows of its update afterwards.
-async fn fence(conn: &mut PgConnection) -> Result<i64, StoreError> {
+async fn next_fence(conn: &mut PgConnection) -> Result<i64, StoreError> {
     Ok(sqlx::query_scalar("select next_index_fence()").fetch_one(conn).await?)
 }
 
@@ -190,29 +196,29 @@ pub(super) struct Row {
     collection_id: Uuid,
     has_subject: bool,
     quality: Option<f32>,
-    failed: bool,
+    failed_quality: bool,
     created_at: OffsetDateTime,
     embedding: HalfVector,
 }
 
 impl Row {
-    pub(super) fn face(self) -> EngineFace {
+    pub(super) fn into_engine_face(self) -> EngineFace {
         EngineFace {
             id: self.id,
             collection_id: self.collection_id,
             has_subject: self.has_subject,
             quality: self.quality,
-            failed: self.failed,
-            stored_us: microseconds(self.created_at),
+            failed_quality: self.failed_quality,
+            stored_us: to_microseconds(self.created_at),
             embedding: floats(&self.embedding),
         }
     }
 }
 
-pub(super) async fn rows(conn: &mut PgConnection, faces: &[Uuid]) -> Result<Vec<Row>, StoreError> {
+pub(super) async fn read_rows(conn: &mut PgConnection, faces: &[Uuid]) -> Result<Vec<Row>, StoreError> {
     Ok(sqlx::query_as(
         "select f.id, f.model_id, f.collection_id, f.embedding, f.created_at, f.quality_overall as quality,
-                f.quality_passed is not distinct from false as failed,
+                f.quality_passed is not distinct from false as failed_quality,
                 exists (select from subject_faces s where s.face_id = f.id) as has_subject
          from faces f where f.id = any($1)",
     )
@@ -240,11 +246,11 @@ impl ExternalIndex {
     /// nevertheless.
     pub async fn take_over(&self) -> Result<(), StoreError> {
         if !IndexLog(&self.pool).records_changes().await? {
-            IndexLog(&self.pool).forget_sets().await?;
+            IndexLog(&self.pool).delete_set_records().await?;
             IndexLog(&self.pool).start_changes().await?;
         }
         let mut conn = self.pool.acquire().await?;
-        changes::keep(&mut conn, self.engine.name()).await?;
+        changes::cancel_release(&mut conn, self.engine.name()).await?;
         drop(conn);
         self.claim().await
     }
@@ -253,23 +259,23 @@ impl ExternalIndex {
     /// changes. A process whose first attempt failed calls it again.
     ///
     /// # Errors
-    /// Fails with `IndexUnavailable` if the engine is not available, or if another process has
-    /// ended the use of this index. Fails with the database's error.
+    /// Fails with `IndexUnavailable` if the engine is not available, or if another process is
+    /// deleting this index. Fails with the database's error.
     pub async fn claim(&self) -> Result<(), StoreError> {
         let mut conn = self.pool.acquire().await?;
-        let recorded = changes::server(&mut conn, self.engine.name()).await?;
+        let recorded = changes::recorded_server(&mut conn, self.engine.name()).await?;
         drop(conn);
-        self.check_use(recorded).await?;
+        self.check_not_released(recorded).await?;
         let claimed = self.call(self.engine.claim(recorded.map(|server| server.id))).await?;
         let mut tx = Tx::begin(&self.pool).await?;
-        changes::take_over(tx.conn(), self.engine.name(), claimed).await?;
+        changes::record_server(tx.conn(), self.engine.name(), claimed).await?;
         tx.commit().await?;
-        // The id is recorded first: a server with an id that no database knows is refused.
-        self.call(self.engine.mark(claimed)).await
+        // The id is recorded first, because a server with an unrecorded id is refused.
+        self.call(self.engine.store_server_id(claimed)).await
     }
 
-    /// Fails if another process has ended the use of this index.
-    async fn check_use(&self, recorded: Option<changes::RecordedServer>) -> Result<(), StoreError> {
+    /// Fails if another process is deleting this index or has stopped recording changes.
+    async fn check_not_released(&self, recorded: Option<changes::RecordedServer>) -> Result<(), StoreError> {
         if recorded.is_some_and(|recorded| recorded.released) {
             return Err(self.unavailable("a process with another SEARCH_INDEX is deleting the index"));
         }
@@ -279,10 +285,10 @@ impl ExternalIndex {
         Ok(())
     }
 
-    /// Creates and deletes sets, and lets searches use sets that are complete. Returns the sets;
+    /// Creates and deletes sets, and lets searches use sets that are complete. Returns the sets, or
     /// `None` if another process is changing the engine.
     pub(super) async fn prepare(&self, progress: &mut Progress) -> Result<Option<Vec<IndexSet>>, StoreError> {
-        let Some(mut tx) = self.exclusive().await? else { return Ok(None) };
+        let Some(mut tx) = self.begin_exclusive().await? else { return Ok(None) };
         // The engine's sets are listed before the records are read. If this transaction loses the
         // lock, another process may create a set, which must not count as unrecorded.
         let existing: BTreeSet<Uuid> = self.call(self.engine.sets()).await?.into_iter().collect();
@@ -309,7 +315,7 @@ impl ExternalIndex {
         if incomplete.is_empty() && !must_measure {
             return Ok(Some(updated));
         }
-        let Some(mut tx) = self.exclusive().await? else { return Ok(None) };
+        let Some(mut tx) = self.begin_exclusive().await? else { return Ok(None) };
         self.check_ownership(tx.conn()).await?;
         for set in incomplete {
             self.call(self.engine.create(&set.face_set())).await?;
@@ -329,12 +335,12 @@ impl ExternalIndex {
 
     /// Fails if the recorded sets belong to another server, or if changes are not recorded.
     async fn check_ownership(&self, conn: &mut PgConnection) -> Result<(), StoreError> {
-        let recorded = changes::server(conn, self.engine.name()).await?;
-        self.check_use(recorded).await?;
+        let recorded = changes::recorded_server(conn, self.engine.name()).await?;
+        self.check_not_released(recorded).await?;
         let Some(recorded) = recorded else {
             return Err(self.unavailable("no process that serves the API has started with this SEARCH_INDEX"));
         };
-        if !self.call(self.engine.ids()).await?.contains(&recorded.id) {
+        if !self.call(self.engine.server_ids()).await?.contains(&recorded.id) {
             return Err(self.unavailable(
                 "the recorded sets are in another server, or the server was emptied; if this one is right, restart the service",
             ));
@@ -353,7 +359,7 @@ impl ExternalIndex {
                 self.call(self.engine.remove(set.id)).await?;
                 changes::delete(conn, set.id).await
             }
-            // A set that was just recorded: it is created below.
+            // The set was just recorded. The caller creates it.
             IndexSetState::Building if !exists && set.copied_to.is_nil() && !set.copied => Ok(()),
             // A node of a cluster may lack the set for a while.
             _ if !exists && self.engine.info(&set.face_set()).await.is_ok() => Ok(()),
@@ -364,7 +370,7 @@ impl ExternalIndex {
             IndexSetState::Building if set.copied => {
                 let info = self.call(self.engine.info(&set.face_set())).await?;
                 if info.settled || info.faces.saturating_sub(info.in_graph) <= MAX_FACES_OUTSIDE_GRAPH {
-                    changes::serve(conn, set).await?;
+                    changes::start_serving(conn, set).await?;
                     tracing::info!(set = %set.id, model = set.model, faces = info.faces, "search index ready");
                 }
                 Ok(())

@@ -1,5 +1,5 @@
-//! Tests that a deleted face is never returned by a search, however it was deleted, and erasures by
-//! likeness.
+//! Tests that searches do not return deleted faces, for each way to delete a face, and tests
+//! erasures by likeness.
 use crate::face_index::{Implementation, World};
 use crate::fixture::{self, Commit, DIMENSIONS, brute_force, gallery, ids, query};
 use std::collections::BTreeSet;
@@ -14,7 +14,8 @@ super::suite!(
     erasure_by_likeness_plans_exactly_similar_faces,
 );
 
-/// Asserts that only the faces `remaining` are found, before and after the index learns of it.
+/// Asserts that only the faces `remaining` are found, before and after the index has applied the
+/// changes.
 async fn assert_remaining<I: Implementation>(world: &World<I>, search: &SearchQuery, remaining: &[Uuid]) {
     for caught_up in [false, true] {
         if caught_up {
@@ -117,7 +118,7 @@ async fn erasure_by_likeness_plans_exactly_similar_faces<I: Implementation>() {
     assert_eq!(planned, expected);
     assert!(plan.faces.iter().all(|face| face.similarity.is_some_and(|similarity| similarity >= 0.6)));
 
-    // No search returns an erased face, even before the index has followed the erasure.
+    // No search returns an erased face, even before the index has applied the erasure.
     for caught_up in [false, true] {
         if caught_up {
             world.catch_up().await;

@@ -1,4 +1,4 @@
-//! Tests how an engine follows the changes of the faces, the comparison of a set with the rows, and
+//! Tests how an engine applies the changes of faces, the comparison of a set with the rows, and
 //! when a set is built again.
 use crate::face_index::memory::{self, Engine, catch_up, set_of, start};
 use crate::fixture::{self, DIMENSIONS, gallery, query};
@@ -11,7 +11,7 @@ use store::faces::search::SearchQuery;
 use store::index::EmbeddingModel;
 use store::index::changes::IndexSet;
 use store::index::engine::{EngineFace, FaceSet, Update, VectorEngine};
-use store::index::external::{Checked, Config, ExternalIndex, Followed};
+use store::index::external::{CheckResult, Config, ExternalIndex, StepOutcome};
 use store::{Store, StoreError};
 use testing::TestDatabase;
 use uuid::Uuid;
@@ -92,10 +92,10 @@ async fn copies_existing_faces_during_concurrent_changes() {
     for face in [existing[0], existing[9]] {
         world.delete(face).await;
     }
-    assert_eq!(world.index.step(4).await.unwrap(), Followed::Applied(6), "two changes and four faces");
+    assert_eq!(world.index.step(4).await.unwrap(), StepOutcome::Applied(6), "two changes and four faces");
     world.delete(existing[1]).await;
     let added = world.faces(2, 3).await;
-    assert_eq!(world.index.step(4).await.unwrap(), Followed::Applied(8), "four changes and four faces");
+    assert_eq!(world.index.step(4).await.unwrap(), StepOutcome::Applied(8), "four changes and four faces");
     world.delete(added[0]).await;
     let set = world.set().await;
     assert_eq!((set.state, set.copied), (IndexSetState::Building, false));
@@ -113,14 +113,14 @@ async fn engine_receives_current_row_of_each_face() {
     memory::catch_up(&world.index).await;
     let faces = world.faces(1, 2).await;
     for _ in 0..2 {
-        fixture::person(&world.store, world.collection, &fixture::nameless(), &faces[..1]).await;
+        fixture::person(&world.store, world.collection, &fixture::unnamed_subject(), &faces[..1]).await;
     }
     world.delete(faces[1]).await;
     // The deletion of the second face is the first change, and its insertion comes later.
     let mut steps = 0;
-    while world.index.step(1).await.unwrap() == Followed::Applied(1) {
+    while world.index.step(1).await.unwrap() == StepOutcome::Applied(1) {
         steps += 1;
-        assert!(!world.indexed_faces().await.contains_key(&faces[1]), "an erased face comes back");
+        assert!(!world.indexed_faces().await.contains_key(&faces[1]), "a deleted face is stored again");
     }
     assert_eq!(steps, 5);
     world.assert_equal().await;
@@ -134,8 +134,8 @@ async fn only_one_process_updates_engine() {
     world.index.take_over().await.unwrap();
     world.faces(1, 2).await;
     // The advisory lock of `store::index::external`, held by another process.
-    let lock = world.db.hold("select pg_advisory_xact_lock(439720568067)").await;
-    assert_eq!(world.index.step(10).await.unwrap(), Followed::Busy);
+    let lock = world.db.execute_in_open_transaction("select pg_advisory_xact_lock(439720568067)").await;
+    assert_eq!(world.index.step(10).await.unwrap(), StepOutcome::Busy);
     drop(lock);
     memory::catch_up(&world.index).await;
     world.assert_equal().await;
@@ -146,7 +146,7 @@ async fn erasure_finds_faces_missing_in_engine() {
     let world = World::create().await;
     let mut stored = Vec::new();
     for is_stopped in [false, true] {
-        // The engine does not get this face: nothing is recorded, and nothing is copied.
+        // The engine does not receive this face: no change is recorded, and nothing is copied.
         stored.extend(world.faces(1 + u64::from(is_stopped), 1).await);
         world.store.index().start_changes().await.unwrap();
         assert_eq!(world.store.index().oldest_change().await.unwrap(), None);
@@ -158,7 +158,7 @@ async fn erasure_finds_faces_missing_in_engine() {
             let plan = world.store.erasures().plan(tx.conn(), world.collection, &target).await.unwrap();
             assert_eq!(plan.faces.iter().map(|face| face.id).collect::<Vec<_>>(), [*face]);
         }
-        // The change of the next face is recorded, and lost before the engine has followed it.
+        // The change of the next face is recorded, and lost before the engine has applied it.
         stored.extend(world.faces(3 + u64::from(is_stopped), 1).await);
         world.store.index().stop_changes().await.unwrap();
     }
@@ -169,7 +169,7 @@ async fn search_finds_new_face_before_engine_has_it() {
     let (world, _) = World::with_faces(30).await;
     let store = world.store.clone().with_exact_limit(0);
     assert_eq!(store.faces().index_lag().await.unwrap(), Duration::ZERO);
-    store.faces().index_caught_up(Duration::ZERO).await.unwrap();
+    store.faces().wait_for_index(Duration::ZERO).await.unwrap();
 
     let new = world.faces(2, 1).await[0];
     let (_, mut search) = world.search_for(new).await;
@@ -178,16 +178,16 @@ async fn search_finds_new_face_before_engine_has_it() {
     assert_eq!((hits[0].face.id, exact), (new, false));
     assert!(!world.indexed_faces().await.contains_key(&new));
     assert!(store.faces().index_lag().await.unwrap() > Duration::ZERO);
-    let result = store.faces().index_caught_up(Duration::ZERO).await;
+    let result = store.faces().wait_for_index(Duration::ZERO).await;
     assert!(matches!(result, Err(StoreError::IndexUnavailable(_))), "{result:?}");
 
-    let wait_task = tokio::spawn(async move { store.faces().index_caught_up(Duration::from_secs(60)).await });
+    let wait_task = tokio::spawn(async move { store.faces().wait_for_index(Duration::from_secs(60)).await });
     memory::catch_up(&world.index).await;
     wait_task.await.unwrap().unwrap();
 }
 
 #[testing::test]
-async fn another_engine_takes_over_only_by_claiming_index() {
+async fn another_engine_replaces_index_only_after_claiming_it() {
     let (world, _) = World::with_faces(5).await;
     let set = world.set().await;
 
@@ -234,7 +234,7 @@ async fn outdated_set_serves_until_replacement_is_complete() {
     assert!(after.0 != before.0 && after.1 == IndexSetState::Serving);
     world.assert_equal().await;
     memory::catch_up(&world.index).await;
-    assert_eq!(serving().await, after, "it is built once");
+    assert_eq!(serving().await, after, "the set is built once");
 }
 
 #[testing::test]
@@ -291,7 +291,7 @@ async fn set_copy_completes_while_faces_are_added() {
 }
 
 /// Compares the set of a model with the rows.
-pub(crate) async fn check_set(index: &ExternalIndex, store: &Store, model: i32) -> Checked {
+pub(crate) async fn check_set(index: &ExternalIndex, store: &Store, model: i32) -> CheckResult {
     let set = set_of(store, model).await.unwrap();
     store.index().request_check(&set.index_name).await.unwrap();
     catch_up(index).await;
@@ -301,8 +301,8 @@ pub(crate) async fn check_set(index: &ExternalIndex, store: &Store, model: i32) 
 }
 
 /// Damages a set of 100 faces: three are missing, one is surplus, and three differ from their rows.
-/// Returns what a comparison must find.
-async fn damage_set(engine: &dyn VectorEngine, set: &FaceSet, fence: i64) -> Checked {
+/// Returns the expected result of a comparison.
+async fn damage_set(engine: &dyn VectorEngine, set: &FaceSet, fence: i64) -> CheckResult {
     let mut faces = engine.page(set, Uuid::nil(), 100).await.unwrap();
     let moved = EngineFace { collection_id: Uuid::now_v7(), ..faces[0].clone() };
     let turned = EngineFace { embedding: faces[2].embedding.clone(), ..faces[1].clone() };
@@ -310,7 +310,7 @@ async fn damage_set(engine: &dyn VectorEngine, set: &FaceSet, fence: i64) -> Che
     let surplus = EngineFace { id: Uuid::now_v7(), ..faces[3].clone() };
     let deleted: Vec<Uuid> = faces.split_off(97).iter().map(|face| face.id).collect();
     engine.update(set, Update { fence, stored: vec![moved, turned, late, surplus], deleted }).await.unwrap();
-    Checked { rows: 100, faces: 98, missing: 3, surplus: 1, different: 3 }
+    CheckResult { rows: 100, faces: 98, missing: 3, surplus: 1, different: 3 }
 }
 
 async fn set_ids(engine: &dyn VectorEngine) -> BTreeSet<Uuid> {
@@ -326,16 +326,20 @@ pub(crate) async fn differences_are_counted_and_repaired(engine: Arc<dyn VectorE
     catch_up(&index).await;
     assert_eq!(
         check_set(&index, &store, model.id).await,
-        Checked { rows: 100, faces: 100, ..Checked::default() }
+        CheckResult { rows: 100, faces: 100, ..CheckResult::default() }
     );
     let set = set_of(&store, model.id).await.unwrap().face_set();
     let fence = sqlx::query_scalar("select next_index_fence()").fetch_one(db.pool()).await.unwrap();
     let expected = damage_set(engine.as_ref(), &set, fence).await;
     assert_eq!(check_set(&index, &store, model.id).await, expected);
 
-    // A new set has the rows again. Searches use the old one until it is complete.
+    // A new set contains exactly the rows. Searches use the old one until it is complete.
     assert_eq!(store.index().request_rebuild(engine.name()).await.unwrap(), 1);
-    assert_eq!(store.index().request_rebuild(engine.name()).await.unwrap(), 0, "it is requested already");
+    assert_eq!(
+        store.index().request_rebuild(engine.name()).await.unwrap(),
+        0,
+        "the rebuild is requested already"
+    );
     catch_up(&index).await;
     let rebuilt = set_of(&store, model.id).await.unwrap();
     assert_ne!(rebuilt.id, set.id);
@@ -370,7 +374,7 @@ async fn restarted_process_reuses_set_and_rebuilds_missing_set() {
 
     let (index, store) = start(&db, engine.clone()).await;
     fixture::delete_faces(&store, faces[..1].iter()).await;
-    let equal = Checked { rows: 59, faces: 59, ..Checked::default() };
+    let equal = CheckResult { rows: 59, faces: 59, ..CheckResult::default() };
     assert_eq!(check_set(&index, &store, model.id).await, equal);
     assert_eq!(set_of(&store, model.id).await.unwrap().id, before);
 
@@ -398,6 +402,6 @@ async fn set_with_old_deletion_is_replaced() {
     assert_ne!(after.id, before.id);
     assert_eq!(after.deleted_since, None);
     assert_eq!(set_ids(engine.as_ref()).await, BTreeSet::from([after.id]), "the old set is deleted");
-    let equal = Checked { rows: 99, faces: 99, ..Checked::default() };
+    let equal = CheckResult { rows: 99, faces: 99, ..CheckResult::default() };
     assert_eq!(check_set(&index, &store, model.id).await, equal);
 }

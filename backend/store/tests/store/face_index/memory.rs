@@ -1,5 +1,5 @@
-//! Engines in memory: one that compares with every face that it was given, and one that returns
-//! wrong candidates.
+//! Engines in memory: one that compares with every stored face, and one that returns wrong
+//! candidates.
 use crate::face_index::Implementation;
 use domain::IndexSetState;
 use sqlx::PgPool;
@@ -10,7 +10,7 @@ use store::index::changes::IndexSet;
 use store::index::engine::{
     EngineError, EngineFace, EngineFilter, EngineHit, EngineQuery, FaceSet, SetInfo, Update, VectorEngine,
 };
-use store::index::external::{ExternalIndex, Followed};
+use store::index::external::{ExternalIndex, StepOutcome};
 use testing::TestDatabase;
 use uuid::Uuid;
 
@@ -41,7 +41,7 @@ pub(crate) async fn catch_up(index: &ExternalIndex) {
     // After the last copy, one step lets searches use a set, and the next one deletes the old set.
     while idle < 3 {
         match index.step(70).await.unwrap() {
-            Followed::Applied(0) => idle += 1,
+            StepOutcome::Applied(0) => idle += 1,
             _ => idle = 0,
         }
     }
@@ -91,7 +91,7 @@ impl<F> Engine<F> {
 fn passes(face: &EngineFace, filter: &EngineFilter) -> bool {
     face.collection_id == filter.collection_id
         && filter.min_quality.is_none_or(|minimum| face.quality.is_some_and(|quality| quality >= minimum))
-        && !(filter.omit_failed && face.failed)
+        && !(filter.omit_failed && face.failed_quality)
         && (!filter.with_subject || face.has_subject)
         && filter.since_us.is_none_or(|since| face.stored_us >= since)
         && filter.until_us.is_none_or(|until| face.stored_us < until)
@@ -108,7 +108,7 @@ impl<F: Faults> VectorEngine for Engine<F> {
         "memory"
     }
 
-    async fn ids(&self) -> Result<Vec<Uuid>, EngineError> {
+    async fn server_ids(&self) -> Result<Vec<Uuid>, EngineError> {
         Ok(vec![self.id])
     }
 
@@ -116,7 +116,7 @@ impl<F: Faults> VectorEngine for Engine<F> {
         Ok(self.id)
     }
 
-    async fn mark(&self, _: Uuid) -> Result<(), EngineError> {
+    async fn store_server_id(&self, _: Uuid) -> Result<(), EngineError> {
         Ok(())
     }
 
@@ -186,7 +186,7 @@ impl<F: Faults> VectorEngine for Engine<F> {
 /// The faults of an [`Engine`].
 #[async_trait::async_trait]
 pub(crate) trait Faults: std::fmt::Debug + Send + Sync {
-    /// Fails while every call must fail.
+    /// Returns an error if every call must fail.
     fn check(&self) -> Result<(), EngineError> {
         Ok(())
     }
@@ -197,7 +197,7 @@ pub(crate) trait Faults: std::fmt::Debug + Send + Sync {
     /// Changes the hits of a search.
     async fn change_hits(&self, _: &mut [Vec<EngineHit>]) {}
 
-    /// Changes what an update stores and deletes. An error is returned after the update.
+    /// Changes the stored and deleted faces of an update. An error is returned after the update.
     fn update(&self, _: &mut Vec<EngineFace>, _: &mut Vec<Uuid>) -> Result<(), EngineError> {
         Ok(())
     }

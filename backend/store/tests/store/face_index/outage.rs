@@ -1,7 +1,8 @@
-//! Tests an engine that is down, and an engine and a process that fail in the middle of their work.
+//! Tests an engine that is not available, and failures of an engine and of a process during their
+//! work.
 use crate::face_index::memory::{self, Engine, Faults};
 use crate::face_index::people::twins;
-use crate::fixture::{self, assert_same, brute_force, direction, gallery, query};
+use crate::fixture::{self, assert_same, brute_force, gallery, query, random_unit_vector};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, HashSet};
@@ -11,7 +12,7 @@ use std::time::Duration;
 use store::erasures::Target;
 use store::index::EmbeddingModel;
 use store::index::engine::{EngineError, EngineFace, VectorEngine};
-use store::index::external::{ExternalIndex, Followed};
+use store::index::external::{ExternalIndex, StepOutcome};
 use store::people::clusters::ClusterScope;
 use store::{Store, StoreError};
 use testing::{MAX_WAIT, TestDatabase};
@@ -32,7 +33,7 @@ impl Switch {
 impl Faults for Switch {
     fn check(&self) -> Result<(), EngineError> {
         if self.is_off.load(Ordering::SeqCst) {
-            return Err(EngineError("it is off".into()));
+            return Err(EngineError("the engine is off".into()));
         }
         Ok(())
     }
@@ -74,7 +75,7 @@ async fn faces_are_stored_searched_and_erased_without_engine() {
     assert!(!exact);
     assert_same(&hits, &brute_force(&faces, &probe, -1.0, 10));
 
-    // The engine has followed all changes, and is switched off again.
+    // The engine has applied all changes, and is switched off again.
     engine.faults.turn_off(true);
     let (_, probe) = &faces[0];
     let expected = brute_force(&faces, probe, 0.5, 120);
@@ -102,7 +103,7 @@ async fn clustering_of_large_collection_waits_for_engine() {
     assert_eq!(
         store.clusters().neighbours(&scope, &first[..2], 3, 0.5).await.unwrap(),
         [],
-        "a small one does not"
+        "the clustering of a small collection does not wait"
     );
 }
 
@@ -114,7 +115,7 @@ const CHANGES: i64 = 25;
 /// Maximum time after which a step is interrupted, in microseconds.
 const MAX_MICROS: u64 = 50_000;
 
-/// Faults of an engine most of whose updates fail: before, during or after the update.
+/// Faults of an engine: most updates fail, before, during or after the changes are made.
 #[derive(Debug)]
 struct Crashes {
     rng: Mutex<StdRng>,
@@ -131,7 +132,7 @@ impl Faults for Crashes {
         }
         stored.truncate((stored.len() as f64 * share) as usize);
         deleted.truncate((deleted.len() as f64 * share) as usize);
-        Err(EngineError("it crashed".into()))
+        Err(EngineError("the engine crashed".into()))
     }
 }
 
@@ -158,8 +159,9 @@ impl Writer {
     }
 
     async fn store_image(&mut self) {
-        let faces: Vec<_> =
-            (0..3).map(|_| fixture::face(&self.models[0], direction(&mut self.rng, COMPONENTS))).collect();
+        let faces: Vec<_> = (0..3)
+            .map(|_| fixture::face(&self.models[0], random_unit_vector(&mut self.rng, COMPONENTS)))
+            .collect();
         self.number += 1;
         let image = fixture::image(self.number);
         let mut tx = self.store.begin().await.unwrap();
@@ -192,7 +194,7 @@ impl Writer {
             4 => {
                 drop(tx);
                 let model = &self.models[self.rng.random_range(0..2)];
-                let embedding = direction(&mut self.rng, COMPONENTS);
+                let embedding = random_unit_vector(&mut self.rng, COMPONENTS);
                 self.store.models().replace_embeddings(model, &[(face, embedding)]).await.unwrap();
             }
             _ => {
@@ -205,16 +207,16 @@ impl Writer {
     }
 }
 
-/// Applies changes until `done`, and then the rest. Interrupts steps at random. Returns the numbers
-/// of failures and of interruptions.
-async fn follow(index: ExternalIndex, done: Arc<AtomicBool>) -> (usize, usize) {
+/// Applies changes until `done` is set, and then the remaining ones. Interrupts steps at random.
+/// Returns the numbers of failures and of interruptions.
+async fn apply_changes(index: ExternalIndex, done: Arc<AtomicBool>) -> (usize, usize) {
     let (mut failures, mut interruptions) = (0, 0);
     let mut rng = StdRng::seed_from_u64(8);
     loop {
         let ended = done.load(Ordering::SeqCst);
         let limit = if ended { MAX_WAIT } else { Duration::from_micros(rng.random_range(0..MAX_MICROS)) };
         match tokio::time::timeout(limit, index.step(CHANGES)).await {
-            Ok(Ok(Followed::Applied(0))) if ended => return (failures, interruptions),
+            Ok(Ok(StepOutcome::Applied(0))) if ended => return (failures, interruptions),
             Ok(Ok(_)) => tokio::task::yield_now().await,
             Ok(Err(StoreError::IndexUnavailable(_))) => failures += 1,
             Ok(Err(error)) => panic!("{error}"),
@@ -223,13 +225,18 @@ async fn follow(index: ExternalIndex, done: Arc<AtomicBool>) -> (usize, usize) {
     }
 }
 
-/// Searches until `done`. No result may contain a face that was deleted before the search.
-async fn read(store: Store, collection: Uuid, deleted: Arc<Mutex<HashSet<Uuid>>>, done: Arc<AtomicBool>) {
+/// Searches until `done` is set. No result may contain a face that was deleted before the search.
+async fn search_until_done(
+    store: Store,
+    collection: Uuid,
+    deleted: Arc<Mutex<HashSet<Uuid>>>,
+    done: Arc<AtomicBool>,
+) {
     let mut rng = fixture::rng(99);
     while !done.load(Ordering::SeqCst) {
         for model in 1..=2 {
             let before = deleted.lock().unwrap().clone();
-            let mut search = query(collection, model, direction(&mut rng, COMPONENTS));
+            let mut search = query(collection, model, random_unit_vector(&mut rng, COMPONENTS));
             search.limit = 20;
             let (hits, _) = store.faces().search(&search).await.unwrap();
             assert!(hits.iter().all(|hit| !before.contains(&hit.face.id)), "a deleted face is found");
@@ -249,11 +256,12 @@ async fn random_failures_neither_lose_changes_nor_show_erased_faces() {
         fixture::model(&store, "n", COMPONENTS as i32).await,
     ];
     let (done, deleted) = (Arc::new(AtomicBool::new(false)), Arc::default());
-    let follower = tokio::spawn(follow(index, done.clone()));
-    let reader = tokio::spawn(read(store.clone(), collection, Arc::clone(&deleted), done.clone()));
+    let follower = tokio::spawn(apply_changes(index, done.clone()));
+    let reader =
+        tokio::spawn(search_until_done(store.clone(), collection, Arc::clone(&deleted), done.clone()));
     let mut writers = tokio::task::JoinSet::new();
     for number in 1..=WRITERS {
-        let subject = fixture::person(&store, collection, &fixture::nameless(), &[]).await;
+        let subject = fixture::person(&store, collection, &fixture::unnamed_subject(), &[]).await;
         let mut writer = Writer {
             store: store.clone(),
             collection,

@@ -25,7 +25,7 @@ async fn subject_search_returns_best_face_of_each_subject<I: Implementation>() {
     let mut subjects = Vec::new();
     for faces in [&gallery[..60], &gallery[60..120], &gallery[120..121]] {
         let name = Some(format!("person {}", subjects.len()));
-        let new = NewSubject { name, ..fixture::nameless() };
+        let new = NewSubject { name, ..fixture::unnamed_subject() };
         let ids: Vec<Uuid> = faces.iter().map(|(id, _)| *id).collect();
         subjects.push((fixture::person(store, collection, &new, &ids).await, faces));
     }
@@ -40,7 +40,9 @@ async fn subject_search_returns_best_face_of_each_subject<I: Implementation>() {
         let found: Vec<Uuid> = best.iter().map(|(hit, _)| hit.face.id).collect();
         let first: Vec<Uuid> = expected.iter().take(limit as usize).map(|(id, _)| *id).collect();
         assert_eq!(found, first);
-        assert!(best.iter().all(|(_, named)| named.name.as_deref().is_some_and(|n| n.starts_with("person"))));
+        assert!(
+            best.iter().all(|(_, subject)| subject.name.as_deref().is_some_and(|n| n.starts_with("person")))
+        );
     }
 }
 
@@ -55,7 +57,7 @@ async fn subject_search_ignores_unassigned_faces<I: Implementation>() {
     let (collection, model) = fixture::default_and_model(store, DIMENSIONS as i32).await;
     let gallery = gallery(store, collection, &model, 60, 9).await;
     let ids: Vec<Uuid> = gallery[..20].iter().map(|(id, _)| *id).collect();
-    let subject = fixture::person(store, collection, &fixture::nameless(), &ids).await;
+    let subject = fixture::person(store, collection, &fixture::unnamed_subject(), &ids).await;
     world.catch_up().await;
     let query = SearchQuery { limit: 5, ..query(collection, model.id, gallery[0].1.clone()) };
     assert_eq!(people(store, &query).await, [subject]);
@@ -67,7 +69,7 @@ async fn subject_search_ignores_unassigned_faces<I: Implementation>() {
             store.people().unlink_face(tx.conn(), subject, *face, false).await.unwrap();
         }
         tx.commit().await.unwrap();
-        assert_eq!(people(store, &query).await, expected, "before the index knows");
+        assert_eq!(people(store, &query).await, expected, "before the index has applied the change");
         world.catch_up().await;
         assert_eq!(people(store, &query).await, expected);
     }
@@ -91,7 +93,7 @@ async fn search_reaching_face_limit_is_not_exact() {
     fixture::store_image(&store, collection, &fixture::image(2), std::slice::from_ref(&far)).await.unwrap();
     let mut subjects = Vec::new();
     for faces in [&ids[..], &[far.id][..]] {
-        let new = fixture::nameless();
+        let new = fixture::unnamed_subject();
         let mut tx = store.begin().await.unwrap();
         let subject = store.people().insert(tx.conn(), collection, &new).await.unwrap();
         for faces in faces.chunks(1_000) {
@@ -177,8 +179,8 @@ async fn neighbours_in_large_collection_come_from_index<I: Implementation>() {
     let scope = ClusterScope { collection_id: collection, model_id: model.id, any_quality: false };
     let pairs = store.clusters().neighbours(&scope, &first[..500], 4, 0.95).await.unwrap();
     let found = pairs.iter().filter(|pair| {
-        let at = first.iter().position(|id| *id == pair.face).unwrap();
-        assert_eq!(pair.neighbour, second[at], "{pair:?}");
+        let index = first.iter().position(|id| *id == pair.face).unwrap();
+        assert_eq!(pair.neighbour, second[index], "{pair:?}");
         pair.similarity >= 0.95
     });
     // The index is approximate.

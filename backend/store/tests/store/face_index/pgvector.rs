@@ -190,7 +190,7 @@ async fn engine_receives_configured_number_of_candidates() {
     Pgvector::new(db.pool().clone()).rebuild(&model).await.unwrap();
     recorder.is_down.store(true, Ordering::SeqCst);
     assert_eq!(index_with(config(None)).nearest(&nearest).await.unwrap().faces.len(), 5);
-    let strict = index_with(Config { fall_back: false, ..config(None) });
+    let strict = index_with(Config { allow_fallback: false, ..config(None) });
     assert!(matches!(strict.nearest(&nearest).await, Err(StoreError::IndexUnavailable(_))));
 }
 
@@ -203,7 +203,7 @@ async fn pgvector_recall_grows_with_candidates() {
 
     let scope = FaceScope::all(collection, model.id);
     let mut rng = fixture::rng(7);
-    let probes: Vec<Vec<f32>> = (0..100).map(|_| fixture::direction(&mut rng, DIMENSIONS)).collect();
+    let probes: Vec<Vec<f32>> = (0..100).map(|_| fixture::random_unit_vector(&mut rng, DIMENSIONS)).collect();
     let nearest_of = |probe: &Vec<f32>| brute_force(&gallery, probe, -1.0, 1)[0].0;
     let expected: Vec<_> = probes.iter().map(nearest_of).collect();
     let mut counts = Vec::new();

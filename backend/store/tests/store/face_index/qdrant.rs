@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use store::index::engine::{
     EngineFace, EngineFilter, EngineQuery, FaceSet, Update, VectorEngine, search_candidates,
 };
-use store::index::external::{Checked, ExternalIndex, Followed};
+use store::index::external::{CheckResult, ExternalIndex, StepOutcome};
 use store::{Store, StoreError};
 use testing::embeddings::Random;
 use testing::{TestDatabase, needs};
@@ -61,7 +61,7 @@ impl Drop for Qdrant {
 /// The index that [`crate::face_index::suite`] tests.
 pub(crate) struct InServer {
     index: ExternalIndex,
-    /// Exists as long as the test.
+    /// Exists until the test ends.
     _server: Qdrant,
 }
 
@@ -85,7 +85,7 @@ fn face(number: u128, embedding: [f32; 4]) -> EngineFace {
         collection_id: Uuid::from_u128(9),
         has_subject: true,
         quality: Some(0.25),
-        failed: false,
+        failed_quality: false,
         stored_us: 1_700_000_000_000_000,
         embedding: embedding.to_vec(),
     }
@@ -110,7 +110,7 @@ async fn older_update_changes_nothing() {
         server.update(&SET, late_deletion).await.unwrap();
         assert_eq!(server.page(&SET, Uuid::nil(), 10).await.unwrap(), std::slice::from_ref(&new));
     }
-    // A face that was deleted does not come back.
+    // A deleted face is not stored again by an older update.
     let deletion = Update { fence: 7, stored: vec![face(2, [0.0, 0.0, 1.0, 0.0])], deleted: vec![new.id] };
     server.update(&SET, deletion).await.unwrap();
     server.update(&SET, update_with_face(6, &new)).await.unwrap();
@@ -143,8 +143,10 @@ async fn request_uses_another_node_if_one_fails() {
     assert!(error.0.contains("127.0.0.1:1"), "{error}");
 
     // This server accepts connections and never responds.
-    let mute = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let test = Qdrant::with(|config| config.urls.insert(0, format!("http://{}", mute.local_addr().unwrap())));
+    let silent_server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let test = Qdrant::with(|config| {
+        config.urls.insert(0, format!("http://{}", silent_server.local_addr().unwrap()))
+    });
     test.server.create(&SET).await.unwrap();
     assert_eq!(test.server.sets().await.unwrap(), [SET.id]);
     assert_eq!(test.server.info(&SET).await.unwrap().faces, 0);
@@ -161,17 +163,21 @@ async fn prefixes_separate_installations_on_one_server() {
     let id = ours.server.claim(None).await.unwrap();
     // An interrupted start is continued.
     assert_eq!(ours.server.claim(Some(id)).await.unwrap(), id);
-    ours.server.mark(id).await.unwrap();
+    ours.server.store_server_id(id).await.unwrap();
     let restarted = Server::new(ours.config.clone()).unwrap();
     assert_eq!(restarted.claim(Some(id)).await.unwrap(), id);
-    assert_eq!(restarted.ids().await.unwrap(), [id]);
+    assert_eq!(restarted.server_ids().await.unwrap(), [id]);
     assert_ne!(theirs.server.claim(None).await.unwrap(), id);
     // Another database with the same prefix.
     for recorded in [None, Some(Uuid::now_v7())] {
         let error = restarted.claim(recorded).await.unwrap_err();
         assert!(error.0.contains("another QDRANT_PREFIX"), "{error}");
     }
-    assert_eq!(ours.server.sets().await.unwrap(), [SET.id], "the id of the server is not a set");
+    assert_eq!(
+        ours.server.sets().await.unwrap(),
+        [SET.id],
+        "the collection with the server's id is not a set"
+    );
 }
 
 #[needs(qdrant)]
@@ -182,21 +188,21 @@ async fn two_processes_apply_index_changes_alternately() {
     let (second, _) = start(&db, Arc::new(Server::new(test.config.clone()).unwrap())).await;
     let (collection, model) = fixture::default_and_model(&store, DIMENSIONS as i32).await;
     let done = Arc::new(AtomicBool::new(false));
-    let follow = |index: ExternalIndex| {
+    let apply_changes = |index: ExternalIndex| {
         let done = done.clone();
         tokio::spawn(async move {
             let mut applied = 0;
             while !done.load(Ordering::SeqCst) {
                 match index.step(20).await.unwrap() {
-                    Followed::Applied(changes) => applied += changes,
+                    StepOutcome::Applied(changes) => applied += changes,
                     // Lets the other process continue.
-                    Followed::Busy => tokio::task::yield_now().await,
+                    StepOutcome::Busy => tokio::task::yield_now().await,
                 }
             }
             applied
         })
     };
-    let followers = [follow(first.clone()), follow(second.clone())];
+    let tasks = [apply_changes(first.clone()), apply_changes(second.clone())];
     for round in 0..20 {
         let faces = gallery(&store, collection, &model, 50, round).await;
         fixture::delete_faces(&store, faces.iter().step_by(3)).await;
@@ -205,23 +211,23 @@ async fn two_processes_apply_index_changes_alternately() {
         tokio::task::yield_now().await;
     }
     done.store(true, Ordering::SeqCst);
-    for follower in followers {
-        assert!(follower.await.unwrap() > 0, "both processes have applied changes");
+    for task in tasks {
+        assert!(task.await.unwrap() > 0, "both processes have applied changes");
     }
     // Lets searches use the set.
     catch_up(&second).await;
-    let equal = Checked { rows: 20 * 33, faces: 20 * 33, ..Checked::default() };
+    let equal = CheckResult { rows: 20 * 33, faces: 20 * 33, ..CheckResult::default() };
     assert_eq!(check_set(&second, &store, model.id).await, equal);
 
     // A third process deletes the index. No step creates a set again.
     let id = ExternalIndex::release(store.pool(), "qdrant").await.unwrap();
-    assert!(test.server.ids().await.unwrap().contains(&id.unwrap()));
+    assert!(test.server.server_ids().await.unwrap().contains(&id.unwrap()));
     for index in [&first, &second] {
         let result = index.step(20).await;
         assert!(matches!(result, Err(StoreError::IndexUnavailable(_))), "{result:?}");
     }
     test.server.remove_all().await.unwrap();
-    assert!(test.server.ids().await.unwrap().is_empty());
+    assert!(test.server.server_ids().await.unwrap().is_empty());
 }
 
 #[needs(qdrant)]
@@ -321,16 +327,16 @@ async fn graphs_are_built_and_searched(engine: &dyn VectorEngine) {
         let mut centre = Vec::new();
         for number in 0..count {
             if number % FACES_PER_PERSON == 0 {
-                centre = random.unit(GRAPH_DIMENSIONS);
+                centre = random.unit_vector(GRAPH_DIMENSIONS);
             }
             faces.push(EngineFace {
                 id: Uuid::from_u128((collection * 1_000_000 + number + 1) as u128),
                 collection_id: Uuid::from_u128(collection as u128 + 1),
                 has_subject: number % 2 == 0,
                 quality: Some(random.uniform() as f32),
-                failed: false,
+                failed_quality: false,
                 stored_us: time_at_share(random.uniform()),
-                embedding: random.near(&centre, SPREAD),
+                embedding: random.vector_near(&centre, SPREAD),
             });
         }
     }
@@ -340,7 +346,11 @@ async fn graphs_are_built_and_searched(engine: &dyn VectorEngine) {
         engine.update(&set, update).await.unwrap();
     }
     let before = engine.info(&set).await.unwrap();
-    assert_eq!((before.faces, before.in_graph), (faces.len() as u64, 0), "no graph before all are copied");
+    assert_eq!(
+        (before.faces, before.in_graph),
+        (faces.len() as u64, 0),
+        "no graph is built before all faces are stored"
+    );
 
     engine.start_graphs(&set).await.unwrap();
     engine.start_graphs(&set).await.unwrap();
@@ -368,7 +378,7 @@ async fn graphs_are_built_and_searched(engine: &dyn VectorEngine) {
                     since_us,
                     until_us: since_us.map(|_| time_at_share(1.0)),
                 },
-                probe: random.near(&face.embedding, SPREAD),
+                probe: random.vector_near(&face.embedding, SPREAD),
                 limit: FACES_PER_PERSON,
                 candidates: search_candidates(None, FACES_PER_PERSON, faces.len(), usize::MAX),
             });

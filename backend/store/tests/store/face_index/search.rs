@@ -2,7 +2,8 @@
 //! model.
 use crate::face_index::{Implementation, World};
 use crate::fixture::{
-    self, DIMENSIONS, assert_best, assert_not_found, assert_same, brute_force, direction, gallery, ids, query,
+    self, DIMENSIONS, assert_best, assert_not_found, assert_same, brute_force, gallery, ids, query,
+    random_unit_vector,
 };
 use store::StoreError;
 use store::crawls::pages::NewImageUrl;
@@ -28,8 +29,11 @@ async fn exact_search_agrees_with_brute_force<I: Implementation>() {
     world.catch_up().await;
     let mut rng = fixture::rng(2);
     for round in 0..10 {
-        let probe =
-            if round % 2 == 0 { direction(&mut rng, DIMENSIONS) } else { gallery[round * 30].1.clone() };
+        let probe = if round % 2 == 0 {
+            random_unit_vector(&mut rng, DIMENSIONS)
+        } else {
+            gallery[round * 30].1.clone()
+        };
         let mut query = query(default, model.id, probe.clone());
         let (hits, exact) = store.faces().search(&query).await.unwrap();
         assert!(exact);
@@ -60,8 +64,11 @@ async fn index_search_returns_top_hits_marked_as_inexact<I: Implementation>() {
     world.catch_up().await;
     let mut rng = fixture::rng(4);
     for round in 0..10 {
-        let probe =
-            if round % 2 == 0 { direction(&mut rng, DIMENSIONS) } else { gallery[round * 50].1.clone() };
+        let probe = if round % 2 == 0 {
+            random_unit_vector(&mut rng, DIMENSIONS)
+        } else {
+            gallery[round * 50].1.clone()
+        };
         let mut query = query(default, model.id, probe.clone());
         let (hits, exact) = store.faces().search(&query).await.unwrap();
         assert!(!exact);
@@ -115,8 +122,9 @@ async fn search_never_mixes_models_or_collections<I: Implementation>() {
             fixture::model(&store, "second", DIMENSIONS as i32).await,
         );
         let mut rng = fixture::rng(6);
-        let probe = direction(&mut rng, DIMENSIONS);
-        // The exact probe is stored in every collection and model. Only that in scope may be found.
+        let probe = random_unit_vector(&mut rng, DIMENSIONS);
+        // The exact probe is stored in every collection and model. Only the faces in scope may be
+        // found.
         let mut expected = Vec::new();
         for (number, (collection, model)) in
             [(here, &first), (here, &second), (there, &first), (there, &second)].into_iter().enumerate()
@@ -180,7 +188,7 @@ async fn search_in_large_crawl_uses_index<I: Implementation>() {
     let (mut in_large, mut in_small) = (Vec::new(), Vec::new());
     for n in 0..60 {
         // The small crawl is far from the large one.
-        let mut embedding = direction(&mut rng, DIMENSIONS);
+        let mut embedding = random_unit_vector(&mut rng, DIMENSIONS);
         embedding[0] = if n % 6 == 0 { -2.0 } else { 2.0 };
         let face = fixture::face(&model, embedding);
         let (crawl, gallery) = if n % 6 == 0 { (&small, &mut in_small) } else { (&large, &mut in_large) };
@@ -189,7 +197,7 @@ async fn search_in_large_crawl_uses_index<I: Implementation>() {
         fixture::crawled_face(store, crawl, &format!("{n}.jpg"), &image, face).await;
     }
     world.catch_up().await;
-    let probe = direction(&mut rng, DIMENSIONS);
+    let probe = random_unit_vector(&mut rng, DIMENSIONS);
     let mut search = query(large.collection_id, model.id, probe.clone());
     search.filter.crawl_id = Some(large.id);
     let (hits, exact) = store.faces().search(&search).await.unwrap();
@@ -227,7 +235,7 @@ async fn search_filters_by_site_and_period<I: Implementation>() {
                 page_url: page.map(str::to_owned),
                 alt: None,
             };
-            let face = fixture::face(&model, direction(&mut rng, DIMENSIONS));
+            let face = fixture::face(&model, random_unit_vector(&mut rng, DIMENSIONS));
             faces.push((face.id, face.embedding.clone()));
             let image = fixture::image(number as u64);
             fixture::face_at_source(store, &crawl, source, &image, face).await;
@@ -239,7 +247,7 @@ async fn search_filters_by_site_and_period<I: Implementation>() {
                 .map(|number| faces[number].clone())
                 .collect()
         };
-        let probe = direction(&mut rng, DIMENSIONS);
+        let probe = random_unit_vector(&mut rng, DIMENSIONS);
         let mut search = query(crawl.collection_id, model.id, probe.clone());
         for (site, numbers) in [
             ("press.test", &[0, 1, 2][..]),
@@ -280,17 +288,17 @@ async fn replacing_embeddings_is_all_or_nothing<I: Implementation>() {
     let ours = fixture::collection(store, "default").await;
     let (old, new) = (fixture::model(store, "old", 16).await, fixture::model(store, "new", 8).await);
     let mut rng = fixture::rng(1);
-    let faces: Vec<_> = (0..3).map(|_| fixture::face(&old, direction(&mut rng, 16))).collect();
+    let faces: Vec<_> = (0..3).map(|_| fixture::face(&old, random_unit_vector(&mut rng, 16))).collect();
     let stored: Vec<Uuid> = faces.iter().map(|face| face.id).collect();
     fixture::store_image(store, ours, &fixture::image(1), &faces).await.unwrap();
-    let outdated = store.models().outdated(ours, new.id, stored[0], 10).await.unwrap();
+    let outdated = store.models().outdated_faces(ours, new.id, stored[0], 10).await.unwrap();
     assert_eq!(outdated.iter().map(|face| face.id).collect::<Vec<_>>(), stored[1..]);
     assert_eq!(
-        (outdated[0].model.as_str(), store.models().count_outdated(ours, new.id).await.unwrap()),
+        (outdated[0].model.as_str(), store.models().count_outdated_faces(ours, new.id).await.unwrap()),
         ("old", 3)
     );
 
-    let good = direction(&mut fixture::rng(5), 8);
+    let good = random_unit_vector(&mut fixture::rng(5), 8);
     let invalid = [(stored[0], good.clone()), (stored[1], vec![1.0; 16])];
     assert!(matches!(store.models().replace_embeddings(&new, &invalid).await, Err(StoreError::Invalid(_))));
     assert_eq!(store.faces().embedding(stored[0]).await.unwrap().0, old.id);
@@ -298,7 +306,7 @@ async fn replacing_embeddings_is_all_or_nothing<I: Implementation>() {
     assert_eq!(store.models().replace_embeddings(&new, &valid).await.unwrap(), 2);
     let (model, embedding) = store.faces().embedding(stored[0]).await.unwrap();
     assert_eq!((model, embedding.len()), (new.id, 8));
-    assert_eq!(store.models().count_outdated(ours, new.id).await.unwrap(), 1);
+    assert_eq!(store.models().count_outdated_faces(ours, new.id).await.unwrap(), 1);
 
     // A search with either model finds the faces that have its embeddings now.
     world.catch_up().await;
