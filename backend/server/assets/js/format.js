@@ -52,8 +52,8 @@ export function duration(seconds) {
 export function time(instant) {
   const date = new Date(instant);
   if (!instant || Number.isNaN(date.getTime())) return "–";
-  const two = (n) => String(n).padStart(2, "0");
-  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}`;
+  const padTwo = (n) => String(n).padStart(2, "0");
+  return `${date.getFullYear()}-${padTwo(date.getMonth() + 1)}-${padTwo(date.getDate())} ${padTwo(date.getHours())}:${padTwo(date.getMinutes())}`;
 }
 
 /**

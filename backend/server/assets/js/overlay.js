@@ -41,15 +41,15 @@ function mark(face, index, onSelect) {
    * pixels of the image.
    */
   const lay = (unit, size) => {
-    const [tall, wide] = [TALL * unit, (LETTER * 0.65 * label.length + 9) * unit];
-    const left = Math.min(Math.max(0, x), size.width - wide);
-    const top = y >= tall ? y - tall : Math.max(0, y);
+    const [labelHeight, labelWidth] = [TALL * unit, (LETTER * 0.65 * label.length + 9) * unit];
+    const left = Math.min(Math.max(0, x), size.width - labelWidth);
+    const top = y >= labelHeight ? y - labelHeight : Math.max(0, y);
     const set = (shape, values) => Object.entries(values).forEach(([name, value]) => shape.setAttribute(name, value));
-    set(tag, { x: left, y: top, width: wide, height: tall, rx: 3 * unit });
-    set(text, { x: left + wide / 2, y: top + tall * 0.75, "font-size": LETTER * unit });
+    set(tag, { x: left, y: top, width: labelWidth, height: labelHeight, rx: 3 * unit });
+    set(text, { x: left + labelWidth / 2, y: top + labelHeight * 0.75, "font-size": LETTER * unit });
     // In a crowd, the numbers would cover the people. If a face is narrower than its number, the
     // number is shown only while the face is selected.
-    element.classList.toggle("tiny", width < wide);
+    element.classList.toggle("tiny", width < labelWidth);
     for (const dot of dots) set(dot, { r: Math.max(1.6 * unit, Math.min(width, height) * 0.018) });
   };
   return { element, lay };

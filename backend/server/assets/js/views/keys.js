@@ -41,10 +41,10 @@ const open = () => h("section.panel", {},
 
 function cells(key, row) {
   const expired = key.expires_at !== null && new Date(key.expires_at) <= Date.now();
-  const dead = key.revoked_at ?? (expired ? key.expires_at : null);
+  const endedAt = key.revoked_at ?? (expired ? key.expires_at : null);
   const isOwn = key.id === ownKey()?.id;
   const state = key.revoked_at ? chip("Revoked", "bad") : expired ? chip("Expired", "warn") : chip("Active", "ok");
-  const revoke = asksForKeys() && !dead && button("Revoke", { kind: "danger", "aria-label": `Revoke ${key.name}`, onclick: ({ currentTarget: control }) => busy(control, async () => {
+  const revoke = asksForKeys() && !endedAt && button("Revoke", { kind: "danger", "aria-label": `Revoke ${key.name}`, onclick: ({ currentTarget: control }) => busy(control, async () => {
     const ended = await end(key, isOwn);
     if (!ended) return;
     // The row shows the new state of the key. If other keys were revoked too, the list is loaded
@@ -58,7 +58,7 @@ function cells(key, row) {
     h("span.chips", {}, key.scopes.map((scope) => chip(scope))),
     key.requests_per_minute === null ? h("span.quiet", {}, "no limit") : count(key.requests_per_minute),
     key.last_used_at ? h("span", { title: time(key.last_used_at) }, ago(key.last_used_at)) : h("span.quiet", {}, "never"),
-    h("span.rowtext", {}, state, (dead || key.expires_at) && h("span.quiet.small.when", { title: time(dead ?? key.expires_at) }, `${dead ? "since" : "until"} ${time(dead ?? key.expires_at).slice(0, 10)}`)),
+    h("span.rowtext", {}, state, (endedAt || key.expires_at) && h("span.quiet.small.when", { title: time(endedAt ?? key.expires_at) }, `${endedAt ? "since" : "until"} ${time(endedAt ?? key.expires_at).slice(0, 10)}`)),
     revoke,
   ];
 }
