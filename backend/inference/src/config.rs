@@ -1,5 +1,7 @@
 //! The configuration of the engine. Environment variables are read elsewhere.
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// The five operations of the engine. Each can run on a different device. The sixth operation,
@@ -46,13 +48,82 @@ pub enum GpuBackend {
     #[default]
     Auto,
     Cuda,
-    /// NVIDIA TensorRT, with CUDA as its fallback.
+    /// NVIDIA TensorRT for RTX if its plug-in is installed; otherwise TensorRT, with CUDA as its
+    /// fallback.
     Tensorrt,
     /// AMD MIGraphX.
     Rocm,
     /// Apple CoreML.
     Mps,
+    /// Intel OpenVINO.
+    OpenVino,
+    /// Vulkan, Metal or Direct3D 12.
+    WebGpu,
     Cpu,
+}
+
+impl GpuBackend {
+    /// The values of `GPU_BACKEND`.
+    pub const NAMES: [(&str, Self); 8] = [
+        ("auto", Self::Auto),
+        ("cuda", Self::Cuda),
+        ("tensorrt", Self::Tensorrt),
+        ("rocm", Self::Rocm),
+        ("mps", Self::Mps),
+        ("openvino", Self::OpenVino),
+        ("webgpu", Self::WebGpu),
+        ("cpu", Self::Cpu),
+    ];
+
+    /// Returns the value of `GPU_BACKEND`.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, backend)| *backend == self).map_or("auto", |(name, _)| name)
+    }
+}
+
+/// A GPU of `GPU_DEVICE_IDS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceId {
+    /// The backend that uses this GPU; `None` stands for `GPU_BACKEND`.
+    pub backend: Option<GpuBackend>,
+    /// The number of the GPU in the order of the backend.
+    pub id: u32,
+}
+
+impl From<u32> for DeviceId {
+    fn from(id: u32) -> Self {
+        Self { backend: None, id }
+    }
+}
+
+impl FromStr for DeviceId {
+    type Err = ();
+
+    /// Parses the form in `GPU_DEVICE_IDS`: a number up to 255, or a backend with a number.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (backend, id) = match text.split_once(':') {
+            Some((name, id)) => {
+                let named = |(_, backend): &&(&str, GpuBackend)| {
+                    *backend != GpuBackend::Auto && *backend != GpuBackend::Cpu
+                };
+                let known = GpuBackend::NAMES.iter().filter(named).find(|(known, _)| *known == name);
+                (Some(known.ok_or(())?.1), id)
+            }
+            None => (None, text),
+        };
+        let id = id.parse::<u8>().map_err(drop)?.into();
+        Ok(Self { backend, id })
+    }
+}
+
+impl fmt::Display for DeviceId {
+    /// Writes the form in `GPU_DEVICE_IDS`: `0`, or `cuda:0`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.backend {
+            Some(backend) => write!(f, "{}:{}", backend.name(), self.id),
+            None => self.id.fmt(f),
+        }
+    }
 }
 
 /// `PERFORMANCE_MODE`: selects the defaults of delay, batch size and session count.
@@ -148,35 +219,23 @@ impl Default for TensorrtConfig {
     }
 }
 
-/// A replacement for the device of every operation that requests a GPU. Tests use it to run the
-/// device code (sessions, bindings, threads, comparisons) without a GPU. No environment variable
-/// sets this value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FakeGpu {
-    /// Uses real GPUs.
-    #[default]
-    None,
-    /// Uses the CPU provider.
-    Cpu,
-    /// Uses the CPU provider; after the start, every run of an image operation fails.
-    Failing,
-}
-
 #[derive(Clone, Debug)]
 pub struct Config {
     /// `ORT_DYLIB_PATH`: ONNX Runtime's shared library. `None` lets the system's loader search for
     /// `libonnxruntime`.
     pub dylib_path: Option<PathBuf>,
+    /// `GPU_PLUGINS_DIR`: folder with the libraries of plug-in providers, each in the folder of its
+    /// Python package. `None` disables them.
+    pub plugins_dir: Option<PathBuf>,
     pub gpu_operations: Vec<Operation>,
     /// `GPU_BACKEND`.
     pub backend: GpuBackend,
     /// `GPU_DEVICE_IDS` (or the single `GPU_DEVICE_ID`).
-    pub device_ids: Vec<u32>,
+    pub device_ids: Vec<DeviceId>,
     /// `GPU_MEMORY_LIMIT_GB`.
     pub memory_limit_gb: f64,
     pub gpu_batch_size: usize,
     pub batch_max_delay: Duration,
-    pub fake_gpu: FakeGpu,
     pub force_gpu_only: bool,
     pub performance_mode: PerformanceMode,
     /// `CPU_SESSIONS`: sessions per model on the CPU; 0 uses all cores.
@@ -201,13 +260,13 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             dylib_path: None,
+            plugins_dir: None,
             gpu_operations: Vec::new(),
             backend: GpuBackend::Auto,
-            device_ids: vec![0],
+            device_ids: vec![DeviceId::from(0)],
             memory_limit_gb: 8.0,
             gpu_batch_size: 32,
             batch_max_delay: Duration::from_millis(2),
-            fake_gpu: FakeGpu::None,
             force_gpu_only: false,
             performance_mode: PerformanceMode::Throughput,
             cpu_sessions: 0,

@@ -1,11 +1,13 @@
-//! Lists the machine's GPUs, whether or not the loaded runtime can use them.
+//! Lists GPUs, whether or not the loaded runtime can use them.
 //!
 //! NVIDIA GPUs come from the driver's management library (NVML). Without NVML, as in some
 //! containers, they come from the driver's files. Both number the devices in PCI bus order. CUDA
 //! uses that order with `CUDA_DEVICE_ORDER=PCI_BUS_ID` and without `CUDA_VISIBLE_DEVICES`. On
 //! machines with different GPUs, set `CUDA_DEVICE_ORDER` so that `GPU_DEVICE_ID` refers to the
-//! device listed here. AMD GPUs come from sysfs (the files of the amdgpu driver).
+//! device listed here. AMD GPUs come from sysfs (the files of the amdgpu driver). The GPUs of the
+//! plug-ins for WebGPU and OpenVINO come from Vulkan (see the module `vulkan`).
 use crate::ep::Provider;
+use crate::vulkan::{self, VulkanGpu};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 use serde::Serialize;
@@ -18,7 +20,7 @@ pub struct GpuDevice {
     /// Index in the driver's numbering.
     pub id: u32,
     pub name: String,
-    /// `cuda`, `rocm`, `mps`.
+    /// The provider that numbers the device: `cuda`, `rocm`, `webgpu`, …
     pub backend: &'static str,
     /// Total memory in bytes.
     pub memory_total: Option<u64>,
@@ -39,14 +41,41 @@ pub(crate) fn discover() -> Vec<GpuDevice> {
     devices
 }
 
+/// Returns the GPUs that `provider` numbers. Those of WebGPU and OpenVINO come from Vulkan.
+fn devices_of(provider: Provider) -> Vec<GpuDevice> {
+    match provider {
+        Provider::Cuda | Provider::Tensorrt | Provider::TensorrtRtx => nvidia_devices(),
+        Provider::Migraphx => amd_devices(),
+        // The plug-in selects the first one.
+        Provider::WebGpu => vulkan_devices(provider, |_| true).into_iter().take(1).collect(),
+        Provider::OpenVinoGpu => vulkan_devices(provider, |name| name.contains("Intel")),
+        Provider::Cpu | Provider::OpenVino | Provider::CoreMl => Vec::new(),
+    }
+}
+
+/// Returns the GPUs of Vulkan's drivers whose name `is_wanted` accepts, numbered for `provider`.
+fn vulkan_devices(provider: Provider, is_wanted: impl Fn(&str) -> bool) -> Vec<GpuDevice> {
+    let gpus = vulkan::gpus().unwrap_or_default().iter().filter(|gpu| is_wanted(&gpu.name));
+    let device = |(id, gpu): (u32, &VulkanGpu)| GpuDevice {
+        id,
+        name: gpu.name.clone(),
+        backend: provider.name(),
+        memory_total: Some(gpu.memory),
+        ..GpuDevice::default()
+    };
+    (0..).zip(gpus).map(device).collect()
+}
+
+/// Returns the GPUs that the plug-ins among `providers` number.
+pub(crate) fn devices_of_plugins(providers: &[Provider]) -> Vec<GpuDevice> {
+    // The driver's library lists the GPUs of TensorRT for RTX.
+    let others = [Provider::OpenVinoGpu, Provider::WebGpu].into_iter();
+    others.filter(|provider| providers.contains(provider)).flat_map(devices_of).collect()
+}
+
 /// Returns the driver's entry for the device that `provider` numbers as `id`.
 pub(crate) fn find(provider: Provider, id: u32) -> Option<GpuDevice> {
-    let devices = match provider {
-        Provider::Cuda | Provider::Tensorrt => nvidia_devices(),
-        Provider::Migraphx => amd_devices(),
-        Provider::Cpu | Provider::OpenVino | Provider::CoreMl => Vec::new(),
-    };
-    devices.into_iter().find(|device| device.id == id)
+    devices_of(provider).into_iter().find(|device| device.id == id)
 }
 
 /// The report of the drivers of a provider.
@@ -59,13 +88,72 @@ pub(crate) struct Drivers {
 
 /// Returns the current report of the drivers of `provider`; empty for providers without a driver.
 pub(crate) fn drivers(provider: Provider) -> Drivers {
-    match provider {
-        Provider::Cuda | Provider::Tensorrt => {
-            Drivers { version: nvidia_driver(), devices: nvidia_devices().len() }
+    let is_nvidia = matches!(provider, Provider::Cuda | Provider::Tensorrt | Provider::TensorrtRtx);
+    let version = if is_nvidia { nvidia_driver() } else { None };
+    Drivers { version, devices: devices_of(provider).len() }
+}
+
+/// The kinds of GPU that need different libraries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GpuKind {
+    /// NVIDIA, supported by TensorRT for RTX ([`supports_tensorrt_rtx`]).
+    NvidiaRtx,
+    /// Another GPU of NVIDIA that CUDA 13 supports (compute capability 7.5 and newer).
+    Nvidia,
+    Intel,
+    Other,
+}
+
+/// Returns whether TensorRT for RTX supports a GPU of NVIDIA: 8.6, 8.9, and 12.0 and newer, as the
+/// plug-in (0.5.0) reports. Not 8.0 (A100), 9.0 (H100) and 10.0 (B200).
+pub(crate) fn supports_tensorrt_rtx(compute_capability: &str) -> bool {
+    parse_capability(compute_capability).is_some_and(|c| [(8, 6), (8, 9)].contains(&c) || c >= (12, 0))
+}
+
+fn parse_capability(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// Returns the kinds of the machine's GPUs without duplicates, from the driver of NVIDIA and from
+/// the PCI bus.
+pub(crate) fn gpu_kinds() -> Vec<GpuKind> {
+    let nvidia = nvidia_devices();
+    let nvidia = nvidia.iter().map(|gpu| nvidia_kind(gpu.compute_capability.as_deref()));
+    let mut kinds = Vec::new();
+    for kind in nvidia.chain(read_pci_kinds(Path::new("/sys/bus/pci/devices"))) {
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
         }
-        Provider::Migraphx => Drivers { version: None, devices: amd_devices().len() },
-        Provider::Cpu | Provider::OpenVino | Provider::CoreMl => Drivers::default(),
     }
+    kinds
+}
+
+fn nvidia_kind(compute_capability: Option<&str>) -> GpuKind {
+    match compute_capability {
+        Some(text) if supports_tensorrt_rtx(text) => GpuKind::NvidiaRtx,
+        Some(text) if parse_capability(text) >= Some((7, 5)) => GpuKind::Nvidia,
+        _ => GpuKind::Other,
+    }
+}
+
+/// Reads the kinds of display controllers (class 03) from the files of the PCI bus.
+fn read_pci_kinds(root: &Path) -> Vec<GpuKind> {
+    let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
+    sorted_entries(root)
+        .into_iter()
+        .filter(|device| read(device.join("class")).starts_with("0x03"))
+        .filter_map(|device| match read(device.join("vendor")).trim() {
+            // The driver of NVIDIA lists its GPUs. Without it, none of its libraries work.
+            "0x10de" => None,
+            "0x8086" => Some(GpuKind::Intel),
+            // Displays of virtual machines (Bochs, QXL, Cirrus, VMware, Hyper-V, virtio) and of
+            // servers' management controllers (ASPEED, Matrox, Huawei).
+            "0x1234" | "0x1b36" | "0x1013" | "0x15ad" | "0x1414" | "0x1af4" => None,
+            "0x1a03" | "0x102b" | "0x19e5" | "" => None,
+            _ => Some(GpuKind::Other),
+        })
+        .collect()
 }
 
 /// Sets the gauges `facecrawl_gpu_memory_bytes` and `facecrawl_gpu_utilization`. This queries the
@@ -219,6 +307,35 @@ mod tests {
         let path = tree.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn reads_kinds_of_display_controllers() {
+        let tree = tempfile::tempdir().unwrap();
+        let devices = [
+            ("0000:00:02.0", "0x030000", "0x8086"),
+            ("0000:00:1f.0", "0x060100", "0x8086"),
+            ("0000:01:00.0", "0x030200", "0x10de"),
+            ("0000:02:00.0", "0x030000", "0x1234"),
+            ("0000:03:00.0", "0x038000", "0x1002"),
+        ];
+        for (address, class, vendor) in devices {
+            write(&tree, &format!("{address}/class"), &format!("{class}\n"));
+            write(&tree, &format!("{address}/vendor"), &format!("{vendor}\n"));
+        }
+        assert_eq!(read_pci_kinds(tree.path()), [GpuKind::Intel, GpuKind::Other]);
+        assert_eq!(read_pci_kinds(&tree.path().join("nowhere")), []);
+    }
+
+    #[test]
+    fn kind_of_nvidia_gpu_follows_compute_capability() {
+        for capability in ["8.6", "8.9", "12.0", "12.1"] {
+            assert_eq!(nvidia_kind(Some(capability)), GpuKind::NvidiaRtx, "{capability}");
+        }
+        for capability in ["7.5", "8.0", "9.0", "10.0"] {
+            assert_eq!(nvidia_kind(Some(capability)), GpuKind::Nvidia, "{capability}");
+        }
+        assert_eq!([Some("6.1"), Some("?"), None].map(nvidia_kind), [GpuKind::Other; 3]);
     }
 
     #[test]

@@ -14,23 +14,41 @@ pub enum Provider {
     Cuda,
     /// NVIDIA TensorRT, with CUDA as its fallback.
     Tensorrt,
+    /// NVIDIA TensorRT for RTX; a plug-in that needs only the driver.
+    TensorrtRtx,
     Migraphx,
     CoreMl,
+    /// Intel's OpenVINO on GPUs of Intel; a plug-in.
+    OpenVinoGpu,
+    /// Any GPU with Vulkan, Metal or Direct3D 12; a plug-in.
+    WebGpu,
 }
 
 impl Provider {
-    pub const ALL: [Self; 6] =
-        [Self::Cpu, Self::OpenVino, Self::Cuda, Self::Tensorrt, Self::Migraphx, Self::CoreMl];
+    pub const ALL: [Self; 9] = [
+        Self::Cpu,
+        Self::OpenVino,
+        Self::Cuda,
+        Self::Tensorrt,
+        Self::TensorrtRtx,
+        Self::Migraphx,
+        Self::CoreMl,
+        Self::OpenVinoGpu,
+        Self::WebGpu,
+    ];
 
-    /// Returns the name in `GPU_BACKEND` and in reports.
+    /// Returns the name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
             Self::OpenVino => "openvino",
             Self::Cuda => "cuda",
             Self::Tensorrt => "tensorrt",
+            Self::TensorrtRtx => "tensorrt-rtx",
             Self::Migraphx => "rocm",
             Self::CoreMl => "mps",
+            Self::OpenVinoGpu => "openvino-gpu",
+            Self::WebGpu => "webgpu",
         }
     }
 
@@ -44,10 +62,11 @@ impl Provider {
         matches!(self, Self::Cuda | Self::Migraphx)
     }
 
-    /// Returns whether this program was built with the provider.
+    /// Returns whether this program was built with the provider. Plug-ins need no support in the
+    /// program.
     pub fn is_in_build(self) -> bool {
         match self {
-            Self::Cpu => true,
+            Self::Cpu | Self::TensorrtRtx | Self::OpenVinoGpu | Self::WebGpu => true,
             Self::OpenVino => cfg!(feature = "openvino"),
             Self::Cuda => cfg!(feature = "cuda"),
             Self::Tensorrt => cfg!(feature = "tensorrt"),
@@ -56,7 +75,7 @@ impl Provider {
         }
     }
 
-    /// Returns whether the loaded library was built with the provider. The library must be loaded.
+    /// Returns whether the loaded library was built with the provider; `false` for plug-ins.
     pub(crate) fn is_in_library(self) -> bool {
         match self {
             Self::Cpu => true,
@@ -75,15 +94,26 @@ impl Provider {
         }
     }
 
-    /// Returns the providers that `backend` allows, best first. `auto` does not include TensorRT,
-    /// because TensorRT compiles each model for minutes.
+    /// Returns the providers that `backend` allows, best first. `auto` does not include the classic
+    /// TensorRT: it compiles each model for minutes, so it must be requested by name. The providers
+    /// of one vendor come before WebGPU, which runs on GPUs of every vendor, but has fewer
+    /// optimised kernels.
     pub fn candidates(backend: GpuBackend) -> &'static [Self] {
         match backend {
-            GpuBackend::Auto => &[Self::Cuda, Self::Migraphx, Self::CoreMl],
+            GpuBackend::Auto => &[
+                Self::TensorrtRtx,
+                Self::Cuda,
+                Self::Migraphx,
+                Self::CoreMl,
+                Self::OpenVinoGpu,
+                Self::WebGpu,
+            ],
             GpuBackend::Cuda => &[Self::Cuda],
-            GpuBackend::Tensorrt => &[Self::Tensorrt],
+            GpuBackend::Tensorrt => &[Self::TensorrtRtx, Self::Tensorrt],
             GpuBackend::Rocm => &[Self::Migraphx],
             GpuBackend::Mps => &[Self::CoreMl],
+            GpuBackend::OpenVino => &[Self::OpenVinoGpu],
+            GpuBackend::WebGpu => &[Self::WebGpu],
             GpuBackend::Cpu => &[],
         }
     }
@@ -94,6 +124,8 @@ impl Provider {
             Self::Cpu => Some(AllocationDevice::CPU),
             Self::Cuda | Self::Tensorrt => Some(AllocationDevice::CUDA),
             Self::OpenVino | Self::Migraphx | Self::CoreMl => None,
+            Self::WebGpu => Some(AllocationDevice::WEBGPU_BUFFER),
+            Self::TensorrtRtx | Self::OpenVinoGpu => None,
         }
     }
 }

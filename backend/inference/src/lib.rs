@@ -21,14 +21,18 @@ pub mod image_operations;
 pub mod manifest;
 pub mod models;
 pub mod onnx;
+mod plugins;
 pub mod report;
 pub mod runtime;
 pub mod tensorrt;
 mod unavailable;
+mod vulkan;
 
 pub use batcher::{Priority, Timed};
-pub use config::{Config, CpuBackend, DetectionCanvas, GpuBackend, Operation, PerformanceMode, Precision};
-pub use config::{FakeGpu, TensorrtConfig};
+pub use config::TensorrtConfig;
+pub use config::{
+    Config, CpuBackend, DetectionCanvas, DeviceId, GpuBackend, Operation, PerformanceMode, Precision,
+};
 pub use devices::GpuDevice;
 pub use engine::{BuiltEngine, build_engines};
 pub use engine::{Detector, DetectorInfo, EmbedderInfo, Engine, ScorerInfo};
@@ -41,8 +45,10 @@ pub use fair_queue::{FairQueue, Requester};
 pub use manifest::{Manifest, ModelFamily, ModelFile, ModelKind, OWN_MANIFEST, Pack, ResolvedPack, Wheel};
 pub use models::Embedding;
 pub use onnx::fp32_model;
-pub use report::{BatchRun, DeviceReport, LoadedModel, OperationReport, ProviderReport};
-pub use unavailable::{Refusal, Unavailable, UnavailableKind, gpu_runtime_argument};
+pub use report::{
+    BatchRun, DeviceReport, LoadedModel, OperationReport, PassedOver, ProviderReport, missing_gpu_runtimes,
+};
+pub use unavailable::{Refusal, Unavailable, UnavailableKind, gpu_runtime_arguments};
 
 pub mod trace {
     //! Targets of the spans that a profile contains. They are `tracing` spans at trace level, so

@@ -1,9 +1,10 @@
 //! Reports the device of each operation. The report is the response to `GET /gpu`.
-use crate::Operation;
 use crate::backend::Placement;
 use crate::devices::{self, GpuDevice};
 use crate::ep::Provider;
-use crate::unavailable::Refusal;
+use crate::runtime::Runtime;
+use crate::unavailable::{Refusal, Unavailable, gpu_runtime_argument, providers_to_install};
+use crate::{GpuBackend, Operation};
 use serde::Serialize;
 use std::time::Instant;
 
@@ -24,6 +25,19 @@ pub struct OperationReport {
     /// The original messages of the runtime, the loader or the driver; one line for each provider
     /// that was tried.
     pub detail: Option<String>,
+    /// The providers that were tried and failed, best first.
+    pub passed_over: Vec<PassedOver>,
+}
+
+/// A provider that an operation could not use.
+#[derive(Clone, Debug, Serialize)]
+pub struct PassedOver {
+    /// `cuda`, `webgpu`, …
+    pub provider: &'static str,
+    /// The problem, and what to do about it.
+    pub reason: String,
+    /// The kind of the reason, as returned by [`crate::UnavailableKind::name`].
+    pub reason_kind: &'static str,
 }
 
 impl OperationReport {
@@ -35,7 +49,16 @@ impl OperationReport {
     pub(crate) fn add_refusal(&mut self, refusal: &Refusal) {
         self.add_reason(refusal.to_string());
         self.reason_kind.get_or_insert(refusal.main_reason.kind.name());
-        append(&mut self.detail, "\n", refusal.detail.clone());
+        append(&mut self.detail, "\n", refusal.detail());
+        self.add_passed_over(&refusal.failures);
+    }
+
+    /// Adds the providers that failed before the one in use.
+    pub(crate) fn add_passed_over(&mut self, failures: &[Unavailable]) {
+        self.passed_over.extend(failures.iter().filter_map(|failure| {
+            let (reason, reason_kind) = (failure.sentence(), failure.kind.name());
+            Some(PassedOver { provider: failure.provider?.name(), reason, reason_kind })
+        }));
     }
 }
 
@@ -144,21 +167,20 @@ pub struct ProviderReport {
     pub name: &'static str,
     /// Whether this program was built with the provider.
     pub in_build: bool,
-    /// Whether the loaded library was built with the provider.
+    /// Whether the loaded library was built with the provider, or its plug-in is installed.
     pub in_library: bool,
 }
 
 impl ProviderReport {
-    /// Reports whether the program and the library include `provider`. The library must be loaded.
-    pub(crate) fn new(provider: Provider) -> Self {
-        Self { name: provider.name(), in_build: provider.is_in_build(), in_library: provider.is_in_library() }
+    pub(crate) fn new(provider: Provider, runtime: &Runtime) -> Self {
+        Self { name: provider.name(), in_build: provider.is_in_build(), in_library: runtime.has(provider) }
     }
 }
 
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceReport {
     pub runtime_version: String,
-    /// Providers that both this program and the loaded library were built with.
+    /// Providers that this program can use with the loaded library and the installed plug-ins.
     pub backends: Vec<String>,
     pub providers: Vec<ProviderReport>,
     pub devices: Vec<GpuDevice>,
@@ -178,4 +200,23 @@ impl DeviceReport {
         let on_cpu = |name: &String| Provider::ALL.iter().any(|p| p.runs_on_cpu() && p.name() == name);
         self.backends.iter().all(on_cpu)
     }
+}
+
+/// Returns the arguments with which `scripts/gpu-runtime` would install something more for the GPUs
+/// of this machine. `providers` describes what is installed. Empty on a machine without a GPU.
+pub fn missing_gpu_runtimes(
+    backend: GpuBackend,
+    operations: &[Operation],
+    providers: &[ProviderReport],
+) -> Vec<&'static str> {
+    if devices::gpu_kinds().is_empty() {
+        return Vec::new();
+    }
+    let has = |provider: Provider| providers.iter().any(|p| p.name == provider.name() && p.in_library);
+    // CUDA also serves the GPUs of TensorRT for RTX.
+    let is_served =
+        |provider: &Provider| has(*provider) || *provider == Provider::TensorrtRtx && has(Provider::Cuda);
+    let missing =
+        providers_to_install(backend, operations).into_iter().filter(|provider| !is_served(provider));
+    missing.map(gpu_runtime_argument).collect()
 }

@@ -1,9 +1,15 @@
 //! Loads ONNX Runtime's shared library once per process, and never unloads it. Also loads CUDA's
-//! libraries by path.
-use crate::StartError;
+//! libraries by path, and plug-in providers.
+use crate::devices;
 use crate::ep::Provider;
+use crate::plugins::Plugin;
+use crate::unavailable::{Unavailable, UnavailableKind, diagnose};
+use crate::vulkan::{self, VulkanError};
+use crate::{Config, StartError};
+use ort::device::Device;
 use ort::environment::Environment;
 use ort::logging::LogLevel;
+use ort::memory::DeviceType;
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -14,6 +20,8 @@ pub struct Runtime {
     environment: Environment,
     path: PathBuf,
     version: String,
+    /// The folder of the plug-in providers.
+    plugins_dir: Option<PathBuf>,
 }
 
 /// The state of the one library that a process may load.
@@ -79,10 +87,16 @@ impl Runtime {
             }
         };
         let version = version(&library);
-        let runtime = Self { environment, path: library, version };
+        let runtime = Self { environment, path: library, version, plugins_dir: None };
         tracing::info!(library = %runtime.path.display(), version = %runtime.version, "ONNX Runtime loaded");
         *state = LibraryState::Loaded(runtime.clone());
         Ok(runtime)
+    }
+
+    /// Loads the library of a configuration, and uses its folder of plug-ins.
+    pub(crate) fn start(config: &Config) -> Result<Self, StartError> {
+        let plugins_dir = config.plugins_dir.clone();
+        Ok(Self { plugins_dir, ..Self::load(config.dylib_path.as_deref())? })
     }
 
     pub(crate) fn environment(&self) -> &Environment {
@@ -129,7 +143,12 @@ impl Runtime {
             return;
         }
         loaded.push(provider);
-        let Some(folder) = self.path.parent() else { return };
+        self.preload(&names, self.path.parent());
+    }
+
+    /// Loads the libraries `names` of `folder` by path, in this order.
+    fn preload(&self, names: &[&str], folder: Option<&Path>) {
+        let Some(folder) = folder else { return };
         for library in names.iter().filter_map(|name| find_library(folder, name)) {
             match ort::util::preload_dylib(&library) {
                 Ok(()) => tracing::debug!(library = %library.display(), "library loaded by path"),
@@ -141,10 +160,127 @@ impl Runtime {
         }
     }
 
-    /// Returns the providers that both the library and this program were built with.
-    pub fn providers(&self) -> Vec<Provider> {
-        Provider::ALL.into_iter().filter(|p| p.is_in_library()).collect()
+    /// Checks that `provider` is available: that the loaded library includes it or, for a plug-in,
+    /// that its library is installed and lists the GPU `device_id`.
+    ///
+    /// # Errors
+    /// Fails with the reason if it is not available.
+    pub(crate) fn check(&self, provider: Provider, device_id: u32) -> Result<(), Unavailable> {
+        if let Some(plugin) = provider.plugin() {
+            return self.check_plugin(plugin, device_id);
+        }
+        let library = self.path.display();
+        let kind = if !provider.is_in_build() {
+            UnavailableKind::NotInBuild
+        } else if !provider.is_in_library() {
+            UnavailableKind::NotInLibrary { library: library.to_string() }
+        } else {
+            return Ok(());
+        };
+        Err(Unavailable::new(provider, kind, format!("not among the providers of {library}")))
     }
+
+    /// Checks that the plug-in is installed, can be loaded, and lists the GPU `device_id`. The
+    /// first call registers its library, which is never unloaded.
+    fn check_plugin(&self, plugin: &Plugin, device_id: u32) -> Result<(), Unavailable> {
+        static REGISTERED: Mutex<Vec<(Provider, Result<(), Unavailable>)>> = Mutex::new(Vec::new());
+        let provider = plugin.provider;
+        let library = self.find_plugin(plugin)?;
+        let mut registered = REGISTERED.lock();
+        let earlier =
+            registered.iter().find(|(other, _)| *other == provider).map(|(_, result)| result.clone());
+        let result = match earlier {
+            Some(result) => result,
+            None => {
+                let result = self.register_plugin(plugin, &library);
+                registered.push((provider, result.clone()));
+                result
+            }
+        };
+        drop(registered);
+        result?;
+        let no_device = || UnavailableKind::NoDevice { listed: 0 };
+        if provider == Provider::WebGpu && cfg!(target_os = "linux") {
+            // The plug-in lists a device even without a driver.
+            let error = match vulkan::gpus() {
+                Ok([]) => Some((no_device(), "no Vulkan driver lists a GPU".to_owned())),
+                // Tests allow it with the variable of the plug-in.
+                Ok([first, ..]) if first.is_software && !allows_software_gpu() => {
+                    Some((no_device(), format!("the only driver, {}, computes on the CPU", first.name)))
+                }
+                Ok(_) => None,
+                Err(VulkanError::LoaderMissing(text)) => {
+                    Some((UnavailableKind::LibraryMissing { name: vulkan::LOADER.to_owned() }, text))
+                }
+                Err(VulkanError::Failed(text)) => Some((UnavailableKind::Failed, text)),
+            };
+            error.map_or(Ok(()), |(kind, detail)| Err(Unavailable::new(provider, kind, detail)))?;
+        }
+        let capability = devices::find(provider, device_id).and_then(|gpu| gpu.compute_capability);
+        if provider == Provider::TensorrtRtx
+            && !capability.as_deref().is_none_or(devices::supports_tensorrt_rtx)
+        {
+            let detail = format!("the GPU has compute capability {}", capability.unwrap_or_default());
+            return Err(Unavailable::new(provider, UnavailableKind::DeviceUnsupported, detail));
+        }
+        // The WebGPU plug-in selects the GPU itself, whichever of its devices a session names.
+        let usable = if provider == Provider::WebGpu { 1 } else { usize::MAX };
+        let listed = self.plugin_devices(plugin).count().min(usable);
+        let kind = match listed {
+            0 => no_device(),
+            listed if device_id as usize >= listed => UnavailableKind::DeviceId { id: device_id, listed },
+            _ => return Ok(()),
+        };
+        Err(Unavailable::new(provider, kind, format!("{} lists no such device", plugin.ep_name)))
+    }
+
+    fn find_plugin(&self, plugin: &Plugin) -> Result<PathBuf, Unavailable> {
+        let folder = self.plugins_dir.as_deref();
+        plugin.find(folder).ok_or_else(|| {
+            let detail = match folder {
+                Some(folder) => format!("{} has no library in it", folder.join(plugin.package).display()),
+                None => "no folder of plug-ins is configured".to_owned(),
+            };
+            Unavailable::new(plugin.provider, UnavailableKind::PluginMissing, detail)
+        })
+    }
+
+    fn register_plugin(&self, plugin: &Plugin, library: &Path) -> Result<(), Unavailable> {
+        self.preload(plugin.dependencies, library.parent());
+        let provider = plugin.provider;
+        let registered = self.environment.register_ep_library(plugin.ep_name, library);
+        registered.map_err(|error| diagnose(provider, 0, &error.to_string()))?;
+        tracing::info!(library = %library.display(), provider = provider.name(), "plug-in provider loaded");
+        Ok(())
+    }
+
+    /// Returns the GPUs that a plug-in lists, in its order.
+    pub(crate) fn plugin_devices(&self, plugin: &Plugin) -> impl Iterator<Item = Device<'_>> {
+        let (provider, ep_name) = (plugin.provider, plugin.ep_name);
+        self.environment.devices().filter(move |device| {
+            // WebGPU lists a software driver as a CPU.
+            let is_gpu = provider == Provider::WebGpu || device.hardware_device().ty() == DeviceType::GPU;
+            is_gpu && device.ep().is_ok_and(|name| name == ep_name)
+        })
+    }
+
+    /// Returns whether the library was built with `provider`, or its plug-in is installed.
+    pub(crate) fn has(&self, provider: Provider) -> bool {
+        match provider.plugin() {
+            Some(plugin) => plugin.find(self.plugins_dir.as_deref()).is_some(),
+            None => provider.is_in_library(),
+        }
+    }
+
+    /// Returns the providers that this program can use with the library and the installed plug-ins.
+    pub fn providers(&self) -> Vec<Provider> {
+        Provider::ALL.into_iter().filter(|provider| self.has(*provider)).collect()
+    }
+}
+
+/// Returns whether the WebGPU plug-in may use a Vulkan driver that computes on the CPU.
+fn allows_software_gpu() -> bool {
+    std::env::var("ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER").is_ok_and(|value| value == "1")
 }
 
 /// Libraries of CUDA, each after the libraries that it depends on. cuDNN and cuFFT find their other

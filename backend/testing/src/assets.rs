@@ -17,7 +17,7 @@ pub fn root() -> PathBuf {
 }
 
 /// Returns `path`, relative to the root of the checkout. Panics with `remedy` if it does not exist.
-fn require(path: impl AsRef<Path>, remedy: &str) -> PathBuf {
+pub(crate) fn require(path: impl AsRef<Path>, remedy: &str) -> PathBuf {
     let path = root().join(path);
     assert!(path.exists(), "{} does not exist; {remedy}", path.display());
     path

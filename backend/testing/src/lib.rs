@@ -16,6 +16,7 @@ pub mod fixture_models;
 pub mod gallery;
 pub mod people;
 pub mod rows;
+pub mod software_gpu;
 pub mod still;
 
 pub use assets::{
@@ -29,6 +30,7 @@ pub use fixture_models::{
     FixtureModel, FixturePack, draw_face, fixture_pack, fixture_quality, fixture_score,
 };
 pub use gallery::drawing;
+pub use software_gpu::{DeviceLoss, plugins_dir, software_gpu_variables};
 pub use testing_macros::{needs, test};
 
 /// Time after which a wait of a test fails. Slow machines need up to ten times as long as fast

@@ -6,7 +6,10 @@ use crate::output;
 use crate::service::{prepare_models, start_engine};
 use clap::Args;
 use comfy_table::Table;
-use inference::{Config, DeviceReport, DeviceTest, GpuBackend, GpuDevice, SelfTest, TestResult};
+use inference::{
+    Config, DeviceReport, DeviceTest, GpuBackend, GpuDevice, PassedOver, SelfTest, TestResult,
+    missing_gpu_runtimes,
+};
 
 /// The arguments of `gpu`.
 #[derive(Args, Debug)]
@@ -30,13 +33,26 @@ pub(super) async fn run(settings: &Settings, args: GpuArgs) -> anyhow::Result<Ex
     // still not work.
     let mut report = start_engine(settings).await?.report();
     report.add_operation(tokio::task::block_in_place(|| open_decoder(settings))?.report);
-    output::print_json_or(args.json, &report, || print_report(&report))?;
+    output::print_json_or(args.json, &report, || {
+        print_report(&report)?;
+        let operations = settings.gpu_operations();
+        let backends = settings.gpu_backends().into_iter().filter(|_| !operations.is_empty());
+        let missing =
+            backends.flat_map(|backend| missing_gpu_runtimes(backend, &operations, &report.providers));
+        match missing.collect::<Vec<_>>().as_slice() {
+            [] => Ok(()),
+            missing => output::print_line(format!(
+                "to install the backend for the GPUs of this machine: ./scripts/gpu-runtime {}",
+                missing.join(" ")
+            )),
+        }
+    })?;
     Ok(Exit::Success)
 }
 
 fn print_report(report: &DeviceReport) -> anyhow::Result<()> {
     output::print_line(format!("ONNX Runtime {}", report.runtime_version))?;
-    let mut providers = output::table(["backend", "in this program", "in the library"]);
+    let mut providers = output::table(["backend", "in this program", "installed"]);
     let yes_or_no = |is_present: bool| if is_present { "yes" } else { "no" };
     for provider in &report.providers {
         providers.add_row([provider.name, yes_or_no(provider.in_build), yes_or_no(provider.in_library)]);
@@ -44,13 +60,21 @@ fn print_report(report: &DeviceReport) -> anyhow::Result<()> {
     output::print_line(providers)?;
     print_devices(&report.devices)?;
     let mut operations = output::table(["operation", "requested", "runs on"]);
-    let mut reasons = Reasons::default();
+    let (mut reasons, mut passed_over) = (Reasons::default(), Reasons::default());
     for operation in &report.operations {
         operations.add_row([operation.operation, &operation.requested, &operation.effective]);
         reasons.add(operation.operation, operation.reason.as_deref());
+        // The reason of an operation on the CPU is that of one of these providers.
+        let is_other =
+            |failure: &&PassedOver| operation.reason.as_ref().is_none_or(|r| !r.contains(&failure.reason));
+        for failure in operation.passed_over.iter().filter(is_other) {
+            let failure = format!("not {}: {}", failure.provider, failure.reason);
+            passed_over.add(operation.operation, Some(&failure));
+        }
     }
     output::print_line(operations)?;
     reasons.print()?;
+    passed_over.print()?;
     let mut models = output::table_with_unbroken_columns(
         &[0],
         ["model", "device", "provider", "dtype", "sessions", "load s", "GPU memory before", "after"],
@@ -182,19 +206,14 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
 
 /// Returns the exit status of the tests, depending on the configured `backend`.
 fn exit_from_tests(tests: &[DeviceTest], backend: GpuBackend) -> Exit {
-    let requested = match backend {
-        GpuBackend::Auto | GpuBackend::Cpu => None,
-        GpuBackend::Cuda => Some("cuda"),
-        GpuBackend::Tensorrt => Some("tensorrt"),
-        GpuBackend::Rocm => Some("rocm"),
-        GpuBackend::Mps => Some("mps"),
+    let requested: &[&str] = match backend {
+        GpuBackend::Auto | GpuBackend::Cpu => &[],
+        GpuBackend::Tensorrt => &["tensorrt", "tensorrt-rtx"],
+        GpuBackend::OpenVino => &["openvino-gpu"],
+        GpuBackend::Cuda | GpuBackend::Rocm | GpuBackend::Mps | GpuBackend::WebGpu => &[backend.name()],
     };
-    let passed = |provider: Option<&str>| {
-        tests.iter().any(|test| {
-            test.outcome == TestResult::Passed && provider.is_none_or(|provider| provider == test.provider)
-        })
-    };
-    if !passed(None) || requested.is_some() && !passed(requested) {
+    let mut passed = tests.iter().filter(|test| test.outcome == TestResult::Passed);
+    if !passed.any(|test| requested.is_empty() || requested.contains(&test.provider)) {
         Exit::Failure
     } else if tests.iter().any(|test| test.outcome == TestResult::Failed) {
         Exit::Partial

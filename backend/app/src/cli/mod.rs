@@ -87,7 +87,7 @@ pub async fn run(cli: Cli, sockets: ListenFd) -> Exit {
     // before any of them uses rustls.
     let _already = rustls::crypto::ring::default_provider().install_default();
     let result = match load(&cli.global.sources()) {
-        Ok(loaded) if cli.global.gpu_runtime => print_gpu_runtime(cli.command.as_ref(), &loaded.settings),
+        Ok(loaded) if cli.global.gpu_runtime => print_gpu_runtimes(cli.command.as_ref(), &loaded.settings),
         Ok(loaded) => start(cli, loaded, sockets).await,
         Err(errors) => Err(errors.into()),
     };
@@ -186,9 +186,9 @@ fn exit_for_error(error: &anyhow::Error) -> Exit {
     if is_usage_error { Exit::Usage } else { Exit::Failure }
 }
 
-/// Prints, for `scripts/run`, the GPU runtime that `scripts/gpu-runtime` must install before
-/// `command` starts. Prints nothing if none is needed.
-fn print_gpu_runtime(command: Option<&Command>, settings: &Settings) -> anyhow::Result<Exit> {
+/// Prints, for `scripts/run`, the GPU runtimes that `scripts/gpu-runtime` must install before
+/// `command` starts, one per line.
+fn print_gpu_runtimes(command: Option<&Command>, settings: &Settings) -> anyhow::Result<Exit> {
     let loads_models = match command {
         None => true,
         Some(Command::Up | Command::Serve | Command::Worker) => true,
@@ -196,7 +196,7 @@ fn print_gpu_runtime(command: Option<&Command>, settings: &Settings) -> anyhow::
         Some(Command::Models(_) | Command::Reembed(_)) => true,
         Some(_) => false,
     };
-    if let Some(runtime) = settings.required_gpu_runtime().filter(|_| loads_models) {
+    for runtime in settings.required_gpu_runtimes().iter().filter(|_| loads_models) {
         output::print_line(runtime)?;
     }
     Ok(Exit::Success)

@@ -72,7 +72,7 @@ pub(super) async fn run(settings: &Settings, args: ModelsArgs) -> anyhow::Result
 
 /// Builds the TensorRT engines that the service loads when it starts.
 async fn build_engines(settings: &Settings, json: bool) -> anyhow::Result<Exit> {
-    if settings.gpu.backend != GpuBackend::Tensorrt {
+    if !settings.gpu_backends().contains(&GpuBackend::Tensorrt) {
         return Err(UsageError("only TensorRT uses engines; set GPU_BACKEND=tensorrt".into()).into());
     }
     let config =

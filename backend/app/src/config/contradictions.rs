@@ -1,7 +1,7 @@
 //! Finds values that are individually allowed but contradict each other.
 use super::{LoadedConfig, SearchIndex, Settings};
 use crate::config::ConfigError;
-use inference::{GpuBackend, Manifest, Operation, VIDEO_DECODING};
+use inference::{DeviceId, GpuBackend, Manifest, Operation, VIDEO_DECODING};
 
 pub(super) fn find(loaded: &LoadedConfig) -> Vec<ConfigError> {
     let settings = &loaded.settings;
@@ -26,7 +26,7 @@ pub(super) fn find(loaded: &LoadedConfig) -> Vec<ConfigError> {
     }
     if loaded.is_set("GPU_DEVICE_ID")
         && !gpu.device_ids.is_empty()
-        && !gpu.device_ids.contains(&gpu.device_id)
+        && !gpu.device_ids.iter().any(|device| device.id == gpu.device_id)
     {
         report(format!(
             "GPU_DEVICE_ID={} ({id}) is not among {}; allowed: one of them alone, or a list that contains it",
@@ -70,31 +70,46 @@ fn check_memory(loaded: &LoadedConfig) -> Option<ConfigError> {
 
 fn describe_device_ids(loaded: &LoadedConfig) -> String {
     let ids = &loaded.settings.gpu.device_ids;
-    let ids = ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let ids = ids.iter().map(DeviceId::to_string).collect::<Vec<_>>().join(",");
     format!("GPU_DEVICE_IDS={ids} ({})", loaded.source("GPU_DEVICE_IDS"))
 }
 
 fn check_devices(loaded: &LoadedConfig) -> Vec<ConfigError> {
     let gpu = &loaded.settings.gpu;
     let mut messages = Vec::new();
-    let duplicate = gpu.device_ids.iter().enumerate().find(|(at, id)| gpu.device_ids[..*at].contains(id));
+    let place = |device: &DeviceId| (device.backend.unwrap_or(gpu.backend), device.id);
+    let duplicate = gpu
+        .device_ids
+        .iter()
+        .enumerate()
+        .find(|(at, device)| gpu.device_ids[..*at].iter().any(|earlier| place(earlier) == place(device)));
     if let Some((_, id)) = duplicate {
         messages.push(format!("{} lists {id} twice; allowed: each device once", describe_device_ids(loaded)));
     }
-    if gpu.backend == GpuBackend::Mps && gpu.device_ids.len() > 1 {
+    if gpu.backend == GpuBackend::Cpu && gpu.device_ids.iter().any(|device| device.backend.is_some()) {
         messages.push(format!(
-            "{} lists several devices, but GPU_BACKEND=mps ({}) supports only one device; allowed: one device, or a different GPU_BACKEND",
+            "{} names a backend, but GPU_BACKEND=cpu ({}) switches every GPU off; allowed: a different GPU_BACKEND, or numbers alone",
             describe_device_ids(loaded),
             loaded.source("GPU_BACKEND"),
         ));
+    }
+    for backend in [GpuBackend::Mps, GpuBackend::WebGpu] {
+        let uses_backend = |device: &&DeviceId| device.backend.unwrap_or(gpu.backend) == backend;
+        if gpu.device_ids.iter().filter(uses_backend).count() > 1 {
+            messages.push(format!(
+                "{} lists several devices of {}, which supports only one; allowed: one device of it, or a different GPU_BACKEND",
+                describe_device_ids(loaded),
+                backend.name(),
+            ));
+        }
     }
     messages.into_iter().map(ConfigError::Contradiction).collect()
 }
 
 fn check_tensorrt(loaded: &LoadedConfig) -> Vec<ConfigError> {
-    let Settings { gpu, tensorrt, .. } = &loaded.settings;
+    let tensorrt = &loaded.settings.tensorrt;
     let mut messages = Vec::new();
-    if gpu.backend != GpuBackend::Tensorrt {
+    if !loaded.settings.gpu_backends().contains(&GpuBackend::Tensorrt) {
         let set = loaded.resolved.iter().filter(|r| r.name.starts_with("TENSORRT_") && r.source != "default");
         messages.extend(set.map(|r| {
             format!(

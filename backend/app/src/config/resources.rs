@@ -1,7 +1,7 @@
 //! Derives the resources that a process uses: the ONNX Runtime library, threads, batches and
 //! memory. The configuration of each crate is in `convert`.
 use super::{ResolvedVariable, Settings};
-use inference::{PerformanceMode, gpu_runtime_argument};
+use inference::{DeviceId, GpuBackend, PerformanceMode, gpu_runtime_arguments};
 use std::path::{Path, PathBuf};
 
 /// Maximum number of threads per CPU session that the mode selects. More threads do not make models
@@ -56,25 +56,75 @@ pub fn cores() -> usize {
 }
 
 impl Settings {
-    /// Returns whether an operation requests a GPU that `GPU_BACKEND` allows.
-    pub(super) fn requests_gpu(&self) -> bool {
-        !self.gpu_operations().is_empty() && gpu_runtime_argument(self.gpu.backend).is_some()
+    /// Returns the configured GPUs.
+    pub(super) fn device_ids(&self) -> Vec<DeviceId> {
+        match self.gpu.device_ids.as_slice() {
+            [] => vec![self.gpu.device_id.into()],
+            ids => ids.to_vec(),
+        }
     }
 
-    /// Returns the GPU runtime that `scripts/gpu-runtime` must install for the operations that
-    /// request a GPU. Returns `None` if no operation does, or if `ORT_DYLIB_PATH` is set.
-    pub fn required_gpu_runtime(&self) -> Option<&'static str> {
-        let is_required = self.models.ort_dylib_path.is_none() && !self.gpu_operations().is_empty();
-        is_required.then(|| gpu_runtime_argument(self.gpu.backend))?
+    /// Returns the backends of the configured GPUs, without duplicates.
+    pub(crate) fn gpu_backends(&self) -> Vec<GpuBackend> {
+        let mut backends: Vec<GpuBackend> = Vec::new();
+        for device in self.device_ids() {
+            let named = device.backend.filter(|_| self.gpu.backend != GpuBackend::Cpu);
+            let backend = named.unwrap_or(self.gpu.backend);
+            if !backends.contains(&backend) {
+                backends.push(backend);
+            }
+        }
+        backends
+    }
+
+    /// Returns whether an operation requests a GPU that `GPU_BACKEND` allows.
+    pub(super) fn requests_gpu(&self) -> bool {
+        !self.gpu_operations().is_empty() && self.gpu.backend != GpuBackend::Cpu
+    }
+
+    /// Returns the GPU runtimes that `scripts/gpu-runtime` must install for the operations that
+    /// request a GPU. Empty if no operation does, or if `ORT_DYLIB_PATH` is set. An installed CUDA
+    /// also serves where TensorRT for RTX is the smallest runtime.
+    pub fn required_gpu_runtimes(&self) -> Vec<&'static str> {
+        if self.models.ort_dylib_path.is_some() || self.gpu_operations().is_empty() {
+            return Vec::new();
+        }
+        let has_cuda = self.runtime_library("cuda").is_some();
+        let operations = self.gpu_operations();
+        let arguments = |backend| gpu_runtime_arguments(backend, &operations);
+        let mut runtimes: Vec<&str> = self.gpu_backends().into_iter().flat_map(arguments).collect();
+        runtimes
+            .iter_mut()
+            .filter(|name| has_cuda && **name == "tensorrt-rtx")
+            .for_each(|name| *name = "cuda");
+        runtimes.sort_unstable();
+        runtimes.dedup();
+        runtimes
     }
 
     /// Returns the path of ONNX Runtime's library: `ORT_DYLIB_PATH`, or the installed one. If `gpu`
     /// is set, the GPU's library is preferred. `None` means the system's library.
     pub fn onnx_runtime_library(&self, gpu: bool) -> Option<PathBuf> {
+        let folders = |backend: GpuBackend| match backend {
+            GpuBackend::Auto => &["cuda", "rocm"][..],
+            GpuBackend::Cuda | GpuBackend::Tensorrt => &["cuda"],
+            GpuBackend::Rocm => &["rocm"],
+            GpuBackend::Mps | GpuBackend::OpenVino | GpuBackend::WebGpu | GpuBackend::Cpu => &[],
+        };
+        let gpu_folders = self.gpu_backends().into_iter().filter(|_| gpu).flat_map(folders).copied();
+        let installed = || gpu_folders.chain(["onnxruntime"]).find_map(|folder| self.runtime_library(folder));
+        self.models.ort_dylib_path.clone().or_else(installed)
+    }
+
+    /// Returns the path of ONNX Runtime's library in a folder of `.runtime`, if it is installed.
+    fn runtime_library(&self, folder: &str) -> Option<PathBuf> {
         let name = format!("{}onnxruntime{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
-        let find_in = |folder: &str| self.find_runtime_path(&format!("{folder}/{name}"));
-        let gpu_library = || gpu_runtime_argument(self.gpu.backend).filter(|_| gpu).and_then(find_in);
-        self.models.ort_dylib_path.clone().or_else(gpu_library).or_else(|| find_in("onnxruntime"))
+        self.find_runtime_path(&format!("{folder}/{name}"))
+    }
+
+    /// Returns the folder of the plug-in backends, if there is one.
+    pub(super) fn plugins_dir(&self) -> Option<PathBuf> {
+        self.gpu.plugins_dir.clone().or_else(|| self.find_runtime_path("plugins"))
     }
 
     /// Returns the path of a file or folder in `.runtime`, if it exists. The search covers the

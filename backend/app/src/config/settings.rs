@@ -6,7 +6,7 @@ use crate::config::variable::{
     certificates, checked, choice, flag, list, multiple, number, optional, path, text, typed, url,
 };
 use crawler::urls::TrailingSlash;
-use inference::{CpuBackend, DetectionCanvas, GpuBackend, PerformanceMode};
+use inference::{CpuBackend, DetectionCanvas, DeviceId, GpuBackend, PerformanceMode};
 use ipnet::IpNet;
 use pipeline::{Passes, StoredFaces, Thumbnails};
 use qdrant_index::Quantization;
@@ -57,14 +57,6 @@ const PROFILES: &[(&str, Profile)] =
 const THUMBNAILS: &[(&str, Thumbnails)] =
     &[("faces", Thumbnails::Faces), ("all", Thumbnails::All), ("none", Thumbnails::None)];
 const STORED_FACES: &[(&str, StoredFaces)] = &[("all", StoredFaces::All), ("passed", StoredFaces::Passed)];
-const BACKENDS: &[(&str, GpuBackend)] = &[
-    ("auto", GpuBackend::Auto),
-    ("cuda", GpuBackend::Cuda),
-    ("tensorrt", GpuBackend::Tensorrt),
-    ("rocm", GpuBackend::Rocm),
-    ("mps", GpuBackend::Mps),
-    ("cpu", GpuBackend::Cpu),
-];
 const PERFORMANCE_MODES: &[(&str, PerformanceMode)] =
     &[("latency", PerformanceMode::Latency), ("throughput", PerformanceMode::Throughput)];
 const CANVASES: &[(&str, DetectionCanvas)] =
@@ -266,8 +258,9 @@ settings! {
             /// are for non-commercial research only).
             accept_license: bool = ACCEPT_LICENSE, "false", flag();
             /// `ORT_DYLIB_PATH`: Path of ONNX Runtime's shared library. Unset: if an operation
-            /// requests a GPU, the library in `.runtime/cuda`, which `./scripts/gpu-runtime`
-            /// installs; otherwise the one in `.runtime/onnxruntime`, or the system's.
+            /// requests a GPU that it can serve, the library in `.runtime/cuda`, which
+            /// `./scripts/gpu-runtime` installs, or in `.runtime/rocm`; otherwise the one in
+            /// `.runtime/onnxruntime`, or the system's.
             ort_dylib_path: Option<PathBuf> = ORT_DYLIB_PATH, "", optional(path());
         }
         /// Detection and quality of faces.
@@ -398,18 +391,25 @@ settings! {
             /// `VIDEO_DECODING_GPU`: Decode videos on GPUs of NVIDIA (NVDEC). Needs ffmpeg, and
             /// a driver with its video libraries. Unset: the value of `ALL_GPU`.
             video_decoding: Option<bool> = VIDEO_DECODING_GPU, "", optional(flag());
-            /// `GPU_BACKEND`: Software that runs operations on the GPU. auto: the first backend
-            /// that works. rocm: MIGraphX. mps: CoreML. cpu: none; all operations run on the CPU,
-            /// regardless of the variables above.
-            backend: GpuBackend = GPU_BACKEND, "auto", choice(BACKENDS);
-            /// `GPU_DEVICE_ID`: Number of the GPU, as assigned by the driver.
+            /// `GPU_BACKEND`: Software that runs operations on the GPU. auto: the first that works
+            /// of TensorRT for RTX, CUDA, MIGraphX, CoreML, OpenVINO and WebGPU. tensorrt: TensorRT
+            /// for RTX if its plug-in is installed, otherwise the classic TensorRT. rocm: MIGraphX.
+            /// mps: CoreML. openvino: GPUs of Intel. webgpu: any GPU with a Vulkan driver. cpu:
+            /// none; all operations run on the CPU, regardless of the variables above.
+            backend: GpuBackend = GPU_BACKEND, "auto", choice(&GpuBackend::NAMES);
+            /// `GPU_PLUGINS_DIR`: Folder of the plug-ins for TensorRT for RTX, OpenVINO and WebGPU,
+            /// each in the folder of its Python package. Unset: `.runtime/plugins`, in which
+            /// `./scripts/gpu-runtime` installs them.
+            plugins_dir: Option<PathBuf> = GPU_PLUGINS_DIR, "", optional(path());
+            /// `GPU_DEVICE_ID`: Number of the GPU in the list of `facecrawl gpu`.
             device_id: u32 = GPU_DEVICE_ID, "0", number(0..=255);
             /// `GPU_DEVICE_IDS`: Numbers of several GPUs, comma-separated. Each loads its own copy
-            /// of the models, and each video is decoded on the GPU that decodes the fewest. Unset:
-            /// the GPU of `GPU_DEVICE_ID`.
-            device_ids: Vec<u32> = GPU_DEVICE_IDS, "", list(number(0..=255), "device numbers like 0,1");
+            /// of the models, and each video is decoded on the GPU that decodes the fewest. GPUs of
+            /// several vendors: the number after the name of a backend (`tensorrt:0,openvino:0`).
+            /// Unset: the GPU of `GPU_DEVICE_ID`.
+            device_ids: Vec<DeviceId> = GPU_DEVICE_IDS, "", list(typed("a device number"), "device numbers like 0,1 or cuda:0,openvino:0");
             /// `GPU_MEMORY_LIMIT_GB`: Maximum GPU memory to use per device, in GiB. The memory for
-            /// `VIDEO_DECODING_GPU` is not included.
+            /// `VIDEO_DECODING_GPU` is not included. No effect on the plug-ins.
             memory_limit_gb: f64 = GPU_MEMORY_LIMIT_GB, "8", number(0.25..=1024.0);
             /// `GPU_BATCH_SIZE`: Maximum number of images or faces in one run on the GPU. Unset: 32
             /// with `PERFORMANCE_MODE=throughput`, 4 with latency.

@@ -46,6 +46,8 @@ impl TestFolder {
         command.args(args).current_dir(self.path()).env_clear().stdin(Stdio::null());
         command.env("ORT_DYLIB_PATH", testing::library());
         command.env("FACE_MODEL_MIRROR", testing::models_dir());
+        // The program would find the plug-ins of the checkout.
+        command.env("GPU_PLUGINS_DIR", self.path().join("no-plugins"));
         command
     }
 

@@ -1,7 +1,7 @@
 //! Tests the sources of values, which values are rejected, and the settings of devices and memory.
 use crate::common::service::assert_contains;
 use app::config::{ConfigError, ConfigErrors, Flag, LoadedConfig, Sources, env_example, load, variables};
-use inference::{CpuBackend, GpuBackend, Operation, Precision};
+use inference::{CpuBackend, DeviceId, GpuBackend, Operation, Precision};
 use std::path::Path;
 use std::time::Duration;
 
@@ -136,7 +136,7 @@ fn config_file_accepts_toml_types() {
         "gpu_device_ids = [0, 1]\ncrawl_allow_private = [\"127.0.0.0/8\", \"10.0.0.0/8\"]\nall_gpu = true\ngpu_memory_limit_gb = 4.5",
     );
     let settings = layers.ok().settings;
-    assert_eq!(settings.inference().device_ids, [0, 1]);
+    assert_eq!(settings.inference().device_ids, [0, 1].map(DeviceId::from));
     assert_eq!(settings.inference().memory_limit_gb, 4.5);
     assert_eq!(settings.crawler().allow_private.len(), 2);
     assert_eq!(settings.gpu_operations().len(), 5);
@@ -147,9 +147,11 @@ fn invalid_value_error_names_key_source_and_allowed_values() {
     for (name, value, allowed) in [
         ("PORT", "eighty", "a number from 0 to 65535"),
         ("HOST", "localhost", "an IP address"),
-        ("GPU_BACKEND", "vulkan", "auto, cuda, tensorrt, rocm, mps, cpu"),
+        ("GPU_BACKEND", "vulkan", "auto, cuda, tensorrt, rocm, mps, openvino, webgpu, cpu"),
         ("ALL_GPU", "perhaps", "true or false"),
         ("GPU_DEVICE_IDS", "0,x", "device numbers"),
+        ("GPU_DEVICE_IDS", "auto:0", "cuda:0,openvino:0"),
+        ("GPU_DEVICE_IDS", "cuda:256", "device numbers"),
         ("GPU_MEMORY_LIMIT_GB", "0", "a number from 0.25 to 1024"),
         ("DETECTION_SIZE", "650", "a multiple of 32 from 64 to 2048"),
         ("DETECTION_PASSES", "twice", "single, auto, thorough"),
@@ -236,13 +238,25 @@ fn contradiction_error_names_both_settings_and_fix() {
     ]);
     Layers::new().env("GPU_BACKEND", "mps").env("GPU_DEVICE_IDS", "0,1").assert_error(&[
         "GPU_DEVICE_IDS=0,1",
-        "GPU_BACKEND=mps",
+        "several devices of mps",
         "one device",
     ]);
+    Layers::new()
+        .env("GPU_DEVICE_IDS", "cuda:0,webgpu:0,webgpu:1")
+        .assert_error(&["GPU_DEVICE_IDS=cuda:0,webgpu:0,webgpu:1", "several devices of webgpu"]);
 
     Layers::new().env("FORCE_GPU_ONLY", "true").env("FACE_EMBEDDING_GPU", "true").ok();
     Layers::new().env("GPU_DEVICE_ID", "1").env("GPU_DEVICE_IDS", "0,1").ok();
-    Layers::new().env("GPU_DEVICE_IDS", "1,2").ok();
+    Layers::new().env("GPU_BACKEND", "cuda").env("GPU_DEVICE_IDS", "0,cuda:0").assert_error(&["twice"]);
+    Layers::new()
+        .env("GPU_BACKEND", "cpu")
+        .env("GPU_DEVICE_IDS", "webgpu:0")
+        .assert_error(&["GPU_DEVICE_IDS=webgpu:0", "GPU_BACKEND=cpu"]);
+    let loaded = Layers::new().env("GPU_DEVICE_IDS", "1, openvino:0, cuda:1").ok();
+    let devices = loaded.settings.inference().device_ids;
+    let names: Vec<String> = devices.iter().map(DeviceId::to_string).collect();
+    assert_eq!(names, ["1", "openvino:0", "cuda:1"]);
+    assert_eq!(devices[1], DeviceId { backend: Some(GpuBackend::OpenVino), id: 0 });
 }
 
 #[test]
@@ -319,7 +333,7 @@ fn every_public_variable_exists_with_meaning() {
     for name in "HOST PORT DATABASE_URL DATA_DIR MODELS_DIR MODEL_PACK FACE_MODEL_MIRROR ORT_DYLIB_PATH POSTGRES_BIN_DIR \
          BLOB_STORE_URL WORKERS LOG_LEVEL LOG_FORMAT DEBUG AUTH CRAWL_ALLOW_PRIVATE CRAWL_EXTRA_CA CRAWL_USER_AGENT CRAWL_DELAY_MS \
          DETECTION_SIZE DETECTION_PASSES QUALITY_PROFILE ACCEPT_LICENSE ALL_GPU FACE_DETECTION_GPU FACE_EMBEDDING_GPU \
-         IMAGE_PROCESSING_GPU IMAGE_ENHANCEMENT_GPU QUALITY_CHECKS_GPU GPU_BACKEND GPU_DEVICE_ID GPU_DEVICE_IDS \
+         IMAGE_PROCESSING_GPU IMAGE_ENHANCEMENT_GPU QUALITY_CHECKS_GPU GPU_BACKEND GPU_PLUGINS_DIR GPU_DEVICE_ID GPU_DEVICE_IDS \
          GPU_MEMORY_LIMIT_GB GPU_BATCH_SIZE FORCE_GPU_ONLY BATCH_MAX_DELAY_MS PERFORMANCE_MODE CPU_BACKEND CPU_SESSIONS CPU_SESSION_THREADS \
          TENSORRT_FP16 TENSORRT_INT8 TENSORRT_CALIBRATION_TABLE TENSORRT_WORKSPACE_GB TENSORRT_CACHE_DIR DRAIN_SECONDS MAX_IMAGE_MB"
         .split_whitespace()

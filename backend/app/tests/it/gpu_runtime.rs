@@ -40,7 +40,10 @@ fn gpu_libraries_are_not_requested_when_unused() {
     assert_eq!(gpu_runtime(&folder, &[], &set("GPU_BACKEND", "cpu")), "");
     assert_eq!(gpu_runtime(&folder, &[], &set("GPU_BACKEND", "mps")), "");
     assert_eq!(gpu_runtime(&folder, &[], &set("GPU_BACKEND", "rocm")), "rocm");
-    assert_eq!(gpu_runtime(&folder, &[], &set("GPU_BACKEND", "tensorrt")), "cuda");
+    assert_eq!(gpu_runtime(&folder, &[], &set("GPU_BACKEND", "tensorrt")), "tensorrt-rtx");
+    assert_eq!(gpu_runtime(&folder, &[], &set("GPU_BACKEND", "openvino")), "openvino");
+    assert_eq!(gpu_runtime(&folder, &[], &set("GPU_BACKEND", "webgpu")), "webgpu");
+    assert_eq!(gpu_runtime(&folder, &[], &set("GPU_DEVICE_IDS", "webgpu:0,cuda:0")), "cuda\nwebgpu");
     assert_eq!(gpu_runtime(&folder, &[], &set("ORT_DYLIB_PATH", "/opt/libonnxruntime.so")), "");
     // ffmpeg uses only the libraries of the driver.
     assert_eq!(gpu_runtime(&folder, &[], &[("VIDEO_DECODING_GPU", "true")]), "");
@@ -115,7 +118,7 @@ impl Checkout {
 #[test]
 fn fetches_gpu_libraries_again_only_after_list_change() {
     let checkout = Checkout::new("echo here >\"$3/libonnxruntime.so\"");
-    let first = checkout.run(&[]).success();
+    let first = checkout.run(&["cuda"]).success();
     let message: Vec<&str> = first.stderr.lines().collect();
     assert!(message[0].contains("1.6 GB to download, 2.5 GB on disk"), "the size comes first: {message:?}");
     assert_eq!(checkout.calls(), "onnxruntime-gpu\nnvidia-\n");
@@ -126,36 +129,46 @@ fn fetches_gpu_libraries_again_only_after_list_change() {
     let list = checkout.path().join("scripts/gpu-wheels.txt");
     let text = std::fs::read_to_string(&list).unwrap();
     std::fs::write(&list, text.replace("onnxruntime-migraphx==", "onnxruntime-migraphx==9.")).unwrap();
-    assert_eq!(checkout.run(&[]).success().stderr, "", "a change of AMD's list has no effect");
+    assert_eq!(checkout.run(&["cuda"]).success().stderr, "", "a change of AMD's list has no effect");
     std::fs::write(&list, text.replace("nvidia-cublas==", "nvidia-cublas==9.")).unwrap();
-    checkout.run(&[]).success();
+    checkout.run(&["cuda"]).success();
     assert_eq!(checkout.calls().lines().count(), 4);
+
+    let plugins = ["webgpu", "openvino", "tensorrt-rtx"];
+    checkout.run(&plugins).success();
+    for package in ["onnxruntime_ep_webgpu", "onnxruntime_ep_openvino", "onnxruntime_ep_nv_tensorrt_rtx"] {
+        assert!(checkout.path().join(".runtime/plugins").join(package).join(".complete").exists());
+    }
+    assert_eq!(checkout.run(&plugins).success().stderr, "");
+    assert_eq!(checkout.calls().lines().count(), 7);
 }
 
 #[test]
 fn failed_fetch_keeps_existing_libraries() {
     let checkout = Checkout::new("[ \"$2\" = onnxruntime-gpu ]");
-    checkout.run(&[]).fails(1, &["could not be fetched"]);
+    checkout.run(&["cuda"]).fails(1, &["could not be fetched"]);
     let exists = |name: &str| checkout.path().join(".runtime").join(name).exists();
     assert!(!exists("cuda") && !exists(".cuda"), "no incomplete folder may be left");
 
     let existing_library = checkout.path().join(".runtime/cuda/libonnxruntime.so");
     std::fs::create_dir_all(existing_library.parent().unwrap()).unwrap();
     std::fs::write(&existing_library, "an older one").unwrap();
-    checkout.run(&[]).assert_status(1);
+    checkout.run(&["cuda"]).assert_status(1);
     assert_eq!(std::fs::read_to_string(existing_library).unwrap(), "an older one");
 }
 
 #[test]
 fn unsupported_requests_are_rejected_with_alternatives() {
     let checkout = Checkout::new("true");
-    checkout.run(&["magic"]).fails(1, &["allowed: cuda, rocm"]);
+    let allowed = "allowed: tensorrt-rtx, openvino, webgpu, cuda, rocm";
+    checkout.run(&["magic"]).fails(1, &[allowed]);
+    checkout.run(&[]).fails(1, &[allowed]);
     checkout.run(&["rocm"]).fails(1, &["ROCm 7.2.4", "onnxruntime-migraphx .runtime/rocm"]);
     checkout.write_script("bin/uname", "[ \"$1\" = -s ] && echo Linux || echo aarch64");
-    checkout.run(&[]).fails(1, &["Linux aarch64", "ORT_DYLIB_PATH"]);
+    checkout.run(&["cuda"]).fails(1, &["Linux aarch64", "ORT_DYLIB_PATH"]);
     checkout.write_script("bin/uname", "[ \"$1\" = -s ] && echo Linux || echo x86_64");
     checkout.write_script("bin/df", "echo header; echo disk 0 0 2000000 0 /");
-    checkout.run(&[]).fails(1, &["5 GB", "there are 2 GB"]);
+    checkout.run(&["cuda"]).fails(1, &["5 GB", "there are 2 GB"]);
     assert_eq!(checkout.calls(), "");
 }
 
@@ -222,7 +235,7 @@ fn missing_library_error_names_package() {
     let (kind, message, detail) = common_reason(&Output::run(&mut command).success().json());
     assert_eq!(kind, "library_missing");
     assert!(
-        message.starts_with("cuda: the library libcublasLt.so.13 is missing; `./scripts/gpu-runtime`"),
+        message.starts_with("cuda: the library libcublasLt.so.13 is missing; `./scripts/gpu-runtime cuda`"),
         "{message}"
     );
     assert!(message.contains("nvidia-cublas"), "{message}");

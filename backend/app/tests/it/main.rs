@@ -25,3 +25,4 @@ mod sources;
 mod statements;
 mod storage;
 mod video;
+mod webgpu;

@@ -1,7 +1,7 @@
 //! Backends that take images instead of tensors: the project's own graphs ([`crate::graphs`]), and
 //! a model with the graphs that prepare its input. Each image is copied to the device once, as
 //! bytes.
-use super::placement::session_builder;
+use super::placement::{ProviderSession, session_builder};
 use super::session::{OnnxModel, classify_error, pass_outputs};
 use super::{Backend, BackendError, BatchView, ImageInput, OutputReader, Placement};
 use crate::ep::Provider;
@@ -9,7 +9,7 @@ use crate::graphs::{self, Parameter};
 use crate::manifest::PixelInput;
 use crate::runtime::Runtime;
 use ort::memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType};
-use ort::session::{Session, SessionInputValue};
+use ort::session::SessionInputValue;
 use ort::value::{DynValue, PrimitiveTensorElementType, Tensor, TensorRef};
 
 /// Sessions of graphs whose inputs are an image and parameters.
@@ -20,7 +20,7 @@ pub struct PixelGraphs {
 
 /// A graph's session and the names of its inputs: the image first, then the parameters.
 struct GraphSession {
-    session: Session,
+    session: ProviderSession,
     input_names: Vec<String>,
 }
 
@@ -79,16 +79,15 @@ fn input_value<'a, T: PrimitiveTensorElementType + Clone + std::fmt::Debug + 'st
     })
 }
 
-fn build_session(runtime: &Runtime, graph: &[u8], placement: &Placement) -> ort::Result<Session> {
-    let builder = session_builder(runtime, 1)?
+fn build_session(runtime: &Runtime, graph: &[u8], placement: &Placement) -> ort::Result<ProviderSession> {
+    ProviderSession::build(placement, graph, || {
         // With memory patterns, the runtime would cache a memory plan for each image size.
-        .with_memory_pattern(false)?
-        .with_execution_providers(placement.registrations()?)?;
-    let mut builder = match placement.provider {
-        Provider::Cpu => builder,
-        _ => builder.with_disable_cpu_fallback()?,
-    };
-    builder.commit_from_memory(graph)
+        let builder = placement.add_to(session_builder(runtime, 1)?.with_memory_pattern(false)?, runtime)?;
+        match placement.provider {
+            Provider::Cpu => Ok(builder),
+            _ => Ok(builder.with_disable_cpu_fallback()?),
+        }
+    })
 }
 
 impl Backend for PixelGraphs {
@@ -117,6 +116,7 @@ impl Backend for PixelGraphs {
             .sessions
             .get_mut(image.graph_index)
             .ok_or_else(|| BackendError::Failed(format!("the graph {} does not exist", image.graph_index)))?;
+        let _lock = graph.session.lock();
         let inputs = graph.inputs(image, false).map_err(to_backend_error)?;
         let outputs = graph.session.run(inputs).map_err(to_backend_error)?;
         pass_outputs(outputs.iter(), read)
@@ -230,6 +230,7 @@ impl Backend for PreparedModel {
         read: OutputReader<'_>,
     ) -> Result<(), BackendError> {
         let to_backend_error = |error: ort::Error| classify_error(&error.to_string());
+        let _lock = self.preparation.tensor_graph.session.lock();
         let batch = self.preparation.batch(images, items).map_err(to_backend_error)?;
         let shape = batch.dtype().tensor_shape().map(|sides| sides.to_vec()).unwrap_or_default();
         let shape: [i64; 4] = shape

@@ -2,11 +2,14 @@
 //! for it. The module `engine` selects the placement of a model.
 use crate::Precision;
 use crate::ep::Provider;
+use crate::plugins::ProviderLock;
 use crate::runtime::{Runtime, log_level};
 use crate::tensorrt::EngineOptions;
 use ort::ep::{self, ArbitrarilyConfigurableExecutionProvider as _, ExecutionProviderDispatch};
 use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
+use std::ops::{Deref, DerefMut};
+use std::path::PathBuf;
 
 /// Where a session runs.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +25,8 @@ pub struct Placement {
     pub precision: Precision,
     /// Options of the TensorRT engine; `None` for other providers.
     pub tensorrt: Option<EngineOptions>,
+    /// Folder in which a plug-in keeps what it compiles.
+    pub cache_dir: Option<PathBuf>,
 }
 
 impl Placement {
@@ -35,6 +40,7 @@ impl Placement {
             threads,
             precision: Precision::Fp32,
             tensorrt: None,
+            cache_dir: None,
         }
     }
 
@@ -62,9 +68,39 @@ impl Placement {
         }
     }
 
-    /// Returns the providers to register for a session, in order. A failed registration is an
-    /// error, so no fallback is silent.
-    pub(super) fn registrations(&self) -> ort::Result<Vec<ExecutionProviderDispatch>> {
+    /// Adds the provider to a session. A provider that cannot be used is an error, so no fallback
+    /// is silent.
+    pub(super) fn add_to(&self, builder: SessionBuilder, runtime: &Runtime) -> ort::Result<SessionBuilder> {
+        let Some(plugin) = self.provider.plugin() else {
+            return Ok(builder.with_execution_providers(self.registrations()?)?);
+        };
+        // With an empty list of devices, ONNX Runtime would run the session on the CPU.
+        runtime.check(self.provider, self.device_id).map_err(|reason| ort::Error::new(reason.detail))?;
+        let device = runtime.plugin_devices(plugin).nth(self.device_id as usize);
+        let options: Vec<(String, String)> = self
+            .plugin_options()
+            .into_iter()
+            .map(|(name, value)| (format!("{}.{name}", plugin.ep_name), value))
+            .collect();
+        Ok(builder.with_devices(device, Some(&options))?)
+    }
+
+    /// Returns the options of a plug-in, with their names.
+    fn plugin_options(&self) -> Option<(&'static str, String)> {
+        let cache_dir = self.cache_dir.as_ref()?.display().to_string();
+        match self.provider {
+            // The default precision on GPUs is FP16.
+            Provider::OpenVinoGpu => {
+                let gpu = serde_json::json!({ "INFERENCE_PRECISION_HINT": "f32", "CACHE_DIR": cache_dir });
+                Some(("load_config", serde_json::json!({ "GPU": gpu }).to_string()))
+            }
+            Provider::TensorrtRtx => Some(("nv_runtime_cache_path", cache_dir)),
+            _ => None,
+        }
+    }
+
+    /// Returns the providers of ONNX Runtime to register for a session, in order.
+    fn registrations(&self) -> ort::Result<Vec<ExecutionProviderDispatch>> {
         let device = i32::try_from(self.device_id)
             .map_err(|_| ort::Error::new(format!("device id {} is too large", self.device_id)))?;
         let _ = device;
@@ -103,6 +139,53 @@ impl Placement {
     }
 }
 
+/// A session that is created, run and released while the lock of its provider is held, if the
+/// provider has one.
+pub(super) struct ProviderSession {
+    /// `None` only while it is dropped.
+    session: Option<Session>,
+    provider: Provider,
+}
+
+impl ProviderSession {
+    /// Builds the session of a model (the file's bytes).
+    pub(super) fn build(
+        placement: &Placement,
+        model: &[u8],
+        builder: impl FnOnce() -> ort::Result<SessionBuilder>,
+    ) -> ort::Result<Self> {
+        let provider = placement.provider;
+        let _lock = provider.lock();
+        Ok(Self { session: Some(builder()?.commit_from_memory(model)?), provider })
+    }
+
+    /// Waits for the lock of the provider. Hold it during a run and while its outputs exist.
+    pub(super) fn lock(&self) -> Option<ProviderLock> {
+        self.provider.lock()
+    }
+}
+
+impl Deref for ProviderSession {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        self.session.as_ref().expect("the session is not dropped")
+    }
+}
+
+impl DerefMut for ProviderSession {
+    fn deref_mut(&mut self) -> &mut Session {
+        self.session.as_mut().expect("the session is not dropped")
+    }
+}
+
+impl Drop for ProviderSession {
+    fn drop(&mut self) {
+        let _lock = self.provider.lock();
+        self.session.take();
+    }
+}
+
 /// Returns a builder with the options that all sessions share. Spinning is disabled, because idle
 /// threads that spin would use the CPU cores of other sessions.
 pub(super) fn session_builder(runtime: &Runtime, threads: usize) -> ort::Result<SessionBuilder> {
@@ -118,10 +201,7 @@ pub(super) fn session_builder(runtime: &Runtime, threads: usize) -> ort::Result<
 /// Loads the libraries of `provider` without a model; the error reports what is missing.
 pub(crate) fn load_library(runtime: &Runtime, provider: Provider, device_id: u32) -> ort::Result<()> {
     let placement = Placement { provider, device_id, memory_limit: 1 << 30, ..Placement::CPU };
-    Session::builder(runtime.environment())?
-        .with_execution_providers(placement.registrations()?)
-        .map_err(|e| ort::Error::new(e.to_string()))?;
-    Ok(())
+    placement.add_to(Session::builder(runtime.environment())?, runtime).map(drop)
 }
 
 /// Returns the registration of OpenVINO, with as many threads as other sessions. The threads are

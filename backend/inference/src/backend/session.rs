@@ -5,22 +5,21 @@
 //! shape creates them again on one core. With 32 items on an H200, this takes 0.5 s for SFace and
 //! 3.3 s for YuNet. MIGraphX compiles the model again. A session that always runs the same shape
 //! does this once.
-use super::placement::session_builder;
+use super::placement::{ProviderSession, session_builder};
 use super::{Backend, BackendError, BatchView, OutputReader, OutputView, Placement};
 use crate::ep::Provider;
 use crate::runtime::Runtime;
 use crate::tensorrt::Profile;
 use crate::unavailable::is_out_of_memory;
-use ort::session::Session;
 use ort::session::builder::AutoDevicePolicy;
 use ort::value::{Shape, TensorElementType, TensorRef, ValueRef};
 
 /// An ONNX Runtime session with the shape of its input.
 pub struct OnnxModel {
     /// Runs every shape without a separate session.
-    session: Session,
+    session: ProviderSession,
     /// Sessions that run one shape each.
-    shape_sessions: Vec<([usize; 4], Session)>,
+    shape_sessions: Vec<([usize; 4], ProviderSession)>,
     label: String,
     input_name: String,
     input_shape: [Option<usize>; 4],
@@ -107,7 +106,7 @@ impl OnnxModel {
         Self { limits: Some(ShapeLimits { profile, fallback: fallback.map(Box::new) }), ..self }
     }
 
-    pub(super) fn session_for(&mut self, shape: [usize; 4]) -> Result<&mut Session, BackendError> {
+    pub(super) fn session_for(&mut self, shape: [usize; 4]) -> Result<&mut ProviderSession, BackendError> {
         match &mut self.limits {
             Some(limits) if !limits.profile.contains(shape) => match &mut limits.fallback {
                 Some(fallback) => fallback.session_for(shape),
@@ -154,18 +153,20 @@ fn memory_limits(total: usize, model: usize, shapes: &[[usize; 4]]) -> Option<Ve
     Some(sizes.into_iter().map(|size| minimum + (size as f64 * share) as usize).collect())
 }
 
-fn build_session(runtime: &Runtime, model: &[u8], placement: &Placement) -> ort::Result<Session> {
-    // One thread per session by default: many sessions in parallel are faster than one session with
-    // many threads.
-    let builder = session_builder(runtime, placement.threads.max(1))?.with_memory_pattern(true)?;
-    let mut builder = match placement.provider {
-        // Without this policy, the runtime on macOS would register CoreML automatically.
-        Provider::Cpu => builder
-            .with_auto_device(AutoDevicePolicy::PreferCPU)?
-            .with_execution_providers([ort::ep::CPU::default().with_arena_allocator(true).build()])?,
-        _ => builder.with_execution_providers(placement.registrations()?)?,
-    };
-    builder.commit_from_memory(model)
+fn build_session(runtime: &Runtime, model: &[u8], placement: &Placement) -> ort::Result<ProviderSession> {
+    ProviderSession::build(placement, model, || {
+        // One thread per session by default: many sessions in parallel are faster than one session
+        // with many threads.
+        let builder = session_builder(runtime, placement.threads.max(1))?.with_memory_pattern(true)?;
+        match placement.provider {
+            // Without this policy, the runtime on macOS would register CoreML automatically.
+            Provider::Cpu => {
+                let cpu = ort::ep::CPU::default().with_arena_allocator(true).build();
+                Ok(builder.with_auto_device(AutoDevicePolicy::PreferCPU)?.with_execution_providers([cpu])?)
+            }
+            _ => placement.add_to(builder, runtime),
+        }
+    })
 }
 
 impl Backend for OnnxModel {
@@ -173,6 +174,7 @@ impl Backend for OnnxModel {
         let input = TensorRef::from_array_view((batch.shape, batch.data))
             .map_err(|e| classify_error(&e.to_string()))?;
         let session = self.session_for(batch.shape)?;
+        let _lock = session.lock();
         let outputs = session.run(ort::inputs![input]).map_err(|e| classify_error(&e.to_string()))?;
         pass_outputs(outputs.iter(), read)
     }
@@ -207,7 +209,7 @@ pub(super) fn pass_outputs<'a>(
 
 /// Maps the error text of a failed run, from CUDA or HIP, to a [`BackendError`].
 pub(super) fn classify_error(message: &str) -> BackendError {
-    const DEVICE_LOST: [&str; 9] = [
+    const DEVICE_LOST: [&str; 10] = [
         "illegal memory access",
         "unspecified launch failure",
         "device-side assert",
@@ -215,6 +217,7 @@ pub(super) fn classify_error(message: &str) -> BackendError {
         "cuda failure 46",
         "cudaerrordevicesunavailable",
         "device lost",
+        "[device] is lost",
         "uncorrectable ecc",
         "hiperrornodevice",
     ];

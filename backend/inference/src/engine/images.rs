@@ -2,9 +2,9 @@
 //! code before it is used. This module also connects a detector with the graphs that prepare its
 //! input on the same device. The module `graphs` builds the graphs.
 use super::compare::{Sample, TOLERANCE, compare_outputs, median_seconds};
-use super::resolve::{Attempts, image_provider, initial_report, memory_share};
+use super::resolve::{Attempts, Placed, image_provider, initial_report, memory_share};
 use super::run::ImageDevices;
-use crate::backend::{Backend, BackendError, BatchView, ImageInput, OnnxModel, OutputReader};
+use crate::backend::{Backend, OnnxModel};
 use crate::backend::{PixelGraphs, Placement, Preparation, PreparedModel};
 use crate::batcher::{Batcher, Device, Limits, batch_sizes};
 use crate::drawing::draw_portrait;
@@ -17,7 +17,7 @@ use crate::models::{DetectionRequest, DetectorModel, Model};
 use crate::report::{BatchRun, LoadedModel, Loading};
 use crate::runtime::Runtime;
 use crate::unavailable::{Unavailable, UnavailableKind, diagnose};
-use crate::{Config, FakeGpu, OperationReport, StartError, devices, graphs};
+use crate::{Config, OperationReport, StartError, devices, graphs};
 use std::sync::Arc;
 use std::time::Instant;
 use vision::enhance::Enhanced;
@@ -235,7 +235,10 @@ fn place_image_operation<M: Model>(
     let try_device =
         |provider, device_id| candidate.load_and_compare(config, runtime, provider, device_id, false);
     let trials = match attempts.first_that_works(try_device) {
-        Ok(trials) => trials,
+        Ok(Placed { devices, passed_over }) => {
+            report.add_passed_over(&passed_over);
+            devices
+        }
         Err(refusal) => {
             attempts.fallbacks.handle_refusal(&mut report, &refusal)?;
             return Ok(without_device(report));
@@ -246,12 +249,8 @@ fn place_image_operation<M: Model>(
     let labels: Vec<String> = placements.iter().map(Placement::label).collect();
     report.effective = labels.join(",");
     let devices = graphs.into_iter().map(|graphs| {
-        let primary: Box<dyn Backend> = match config.fake_gpu {
-            FakeGpu::Failing => Box::new(FailingDevice),
-            _ => Box::new(graphs),
-        };
         // The caller can fall back to the CPU's code; see `Engine::may_fall_back_to_cpu`.
-        Device { primary, fallback: None }
+        Device { primary: Box::new(graphs), fallback: None }
     });
     let limits = Limits { queue_capacity: config.queue_capacity, ..Limits::default() };
     let batcher = Batcher::start(candidate.model, devices.collect(), limits).map_err(|e| {
@@ -259,32 +258,6 @@ fn place_image_operation<M: Model>(
         StartError::Model { model: operation.name().to_owned(), reason }
     })?;
     Ok(PlacedImageOperation { batcher: Some(batcher), placements, report })
-}
-
-/// A device that agrees with the CPU at start and then fails every run.
-struct FailingDevice;
-
-impl Backend for FailingDevice {
-    fn run(&mut self, _: BatchView<'_>, _: OutputReader<'_>) -> Result<(), BackendError> {
-        Err(BackendError::Failed("the fake GPU fails on purpose".to_owned()))
-    }
-
-    fn accepts_images(&self) -> bool {
-        true
-    }
-
-    fn run_images(
-        &mut self,
-        _: &[ImageInput<'_>],
-        _: usize,
-        _: OutputReader<'_>,
-    ) -> Result<(), BackendError> {
-        Err(BackendError::Failed("the fake GPU fails on purpose".to_owned()))
-    }
-
-    fn device(&self) -> &str {
-        "cpu"
-    }
 }
 
 /// Adds preparation graphs to the sessions of a detector.

@@ -2,7 +2,9 @@
 //! The module `resolve` selects the devices of a model, and `prove` checks its results on them.
 use super::images::{DetectorPreparation, place_image_operations};
 use super::prove::{CandidateLoader, CandidateModel, Trial, most_frequent_canvas};
-use super::resolve::{Attempts, check_cpu_backend, cpu_placement, initial_report, selected_placement};
+use super::resolve::{
+    Attempts, Placed, check_cpu_backend, cpu_placement, initial_report, selected_placement,
+};
 use super::run::{DetectorInfo, EmbedderInfo, Engine, Inner, LoadedDetector, ScorerInfo};
 use crate::backend::{Backend, OnnxModel, Placement, load_library};
 use crate::batcher::{Batcher, Device, Limits};
@@ -12,10 +14,10 @@ use crate::manifest::ModelFile;
 use crate::models::{DetectorModel, Model};
 use crate::report::Loading;
 use crate::runtime::Runtime;
-use crate::unavailable::{Refusal, Unavailable, diagnose};
+use crate::unavailable::{Refusal, diagnose};
 use crate::{
-    Config, DetectionCanvas, DeviceReport, LoadedModel, OperationReport, ProviderReport, ResolvedPack,
-    StartError,
+    Config, DetectionCanvas, DeviceId, DeviceReport, GpuBackend, LoadedModel, OperationReport,
+    ProviderReport, ResolvedPack, StartError, devices,
 };
 use serde::Serialize;
 use std::path::PathBuf;
@@ -38,7 +40,7 @@ impl Engine {
 fn load(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
     let started_at = Instant::now();
     describe_metrics();
-    let runtime = Runtime::load(config.dylib_path.as_deref())?;
+    let runtime = Runtime::start(config)?;
     let attempts = Attempts::new(config, &runtime);
     let images = place_image_operations(&attempts)?;
 
@@ -94,8 +96,12 @@ fn load(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
     let report = DeviceReport {
         runtime_version: runtime.version().to_owned(),
         backends: runtime.providers().into_iter().map(|p| p.name().to_owned()).collect(),
-        providers: Provider::ALL.map(ProviderReport::new).to_vec(),
-        devices: Vec::new(),
+        providers: Provider::ALL.map(|provider| ProviderReport::new(provider, &runtime)).to_vec(),
+        // Drivers are loaded only for operations that may use them.
+        devices: match config.gpu_operations.as_slice() {
+            [] => Vec::new(),
+            _ => devices::devices_of_plugins(&runtime.providers()),
+        },
         operations,
         models: loaded_models,
     };
@@ -258,8 +264,9 @@ fn place<M: Model>(
     let to_error = |reason: String| StartError::Model { model: model.clone(), reason };
     if report.gpu_requested {
         match try_providers(attempts, candidate, &mut reference) {
-            Ok(trials) => {
-                return place_on_devices(candidate, reference, report, trials, make_backend)
+            Ok(Placed { devices, passed_over }) => {
+                report.add_passed_over(&passed_over);
+                return place_on_devices(candidate, reference, report, devices, make_backend)
                     .map_err(to_error);
             }
             Err(refusal) => attempts.fallbacks.handle_refusal(report, &refusal)?,
@@ -363,7 +370,7 @@ fn try_providers<M: Model>(
     attempts: &Attempts<'_>,
     candidate: &mut CandidateModel<'_, M>,
     reference: &mut OnnxModel,
-) -> Result<Vec<Trial>, Refusal> {
+) -> Result<Placed<Trial>, Refusal> {
     let mut are_batches_allowed = false;
     attempts.first_that_works(|provider, id| {
         if !std::mem::replace(&mut are_batches_allowed, true) {
@@ -419,7 +426,7 @@ pub struct BuiltEngine {
 /// Fails with [`StartError::NoTensorrt`] if TensorRT cannot be used, or with
 /// [`StartError::Library`] or [`StartError::Model`].
 pub fn build_engines(config: &Config, pack: &ResolvedPack) -> Result<Vec<BuiltEngine>, StartError> {
-    let runtime = Runtime::load(config.dylib_path.as_deref())?;
+    let runtime = Runtime::start(config)?;
     // A missing TensorRT is the most frequent failure, so it is checked before the models are read.
     check_tensorrt(config, &runtime).map_err(|reason| StartError::NoTensorrt { reason })?;
     let models = CandidateLoader { config, runtime: &runtime, pack };
@@ -435,10 +442,10 @@ pub fn build_engines(config: &Config, pack: &ResolvedPack) -> Result<Vec<BuiltEn
 
 fn check_tensorrt(config: &Config, runtime: &Runtime) -> Result<(), String> {
     let provider = Provider::Tensorrt;
-    if let Some(reason) = Unavailable::check(provider, runtime.path()) {
-        return Err(reason.to_string());
-    }
-    let Some(&first) = config.device_ids.first() else { return Err("no device id is given".to_owned()) };
+    let Some(first) = config.device_ids.first().map(|device| device.id) else {
+        return Err("no device id is given".to_owned());
+    };
+    runtime.check(provider, first).map_err(|reason| reason.to_string())?;
     runtime.preload_libraries(provider);
     runtime.suppress_library_errors(|| load_library(runtime, provider, first)).map_err(|error| {
         let reason = diagnose(provider, first, &error.to_string());
@@ -453,7 +460,7 @@ fn build_on_devices<M: Model>(
 ) -> Result<Vec<BuiltEngine>, StartError> {
     candidate.allow_batches(&mut reference);
     let file = &candidate.file.file;
-    let build_on_device = |id: &u32| {
+    let build_on_device = |DeviceId { id, .. }: &DeviceId| {
         let trial = candidate.load_and_compare(Provider::Tensorrt, *id, false).map_err(|reason| {
             StartError::Model { model: file.clone(), reason: format!("on tensorrt:{id}: {reason}") }
         })?;
@@ -472,5 +479,7 @@ fn build_on_devices<M: Model>(
             bytes: bytes.iter().sum(),
         })
     };
-    candidate.config.device_ids.iter().map(build_on_device).collect()
+    let is_tensorrt =
+        |device: &&DeviceId| device.backend.is_none_or(|backend| backend == GpuBackend::Tensorrt);
+    candidate.config.device_ids.iter().filter(is_tensorrt).map(build_on_device).collect()
 }

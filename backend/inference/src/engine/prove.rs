@@ -13,8 +13,8 @@ use crate::onnx::ModelForms;
 use crate::report::{BatchRun, LoadedModel, Loading};
 use crate::runtime::Runtime;
 use crate::tensorrt::{EngineOptions, EngineSource, Profile, library_version};
-use crate::unavailable::{Unavailable, is_out_of_memory};
-use crate::{Config, FakeGpu, Precision, ResolvedPack, StartError, devices};
+use crate::unavailable::is_out_of_memory;
+use crate::{Config, Precision, ResolvedPack, StartError, devices};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Instant;
@@ -265,7 +265,7 @@ impl<M: Model> CandidateModel<'_, M> {
 
     /// Returns whether each frequent shape has a separate session at `placement`.
     fn has_own_sessions(&self, placement: &Placement) -> bool {
-        placement.provider.prepares_one_shape() || self.config.fake_gpu != FakeGpu::None
+        placement.provider.prepares_one_shape()
     }
 
     /// Returns the shapes that have separate sessions at `placement`.
@@ -312,7 +312,7 @@ impl<M: Model> CandidateModel<'_, M> {
     /// Returns a CUDA session for canvases for which the engine was not built. Returns `None` if no
     /// such session is needed or CUDA is not available.
     fn cuda_fallback(&self, device_id: u32) -> Result<Option<OnnxModel>, String> {
-        if !self.accepts_any_size || Unavailable::check(Provider::Cuda, self.runtime.path()).is_some() {
+        if !self.accepts_any_size || self.runtime.check(Provider::Cuda, device_id).is_err() {
             return Ok(None);
         }
         let placement = self.placement(Provider::Cuda, device_id);

@@ -6,37 +6,60 @@ use crate::ep::Provider;
 use crate::manifest::ModelFile;
 use crate::runtime::Runtime;
 use crate::unavailable::{DIFFERS, Refusal, Unavailable, UnavailableKind, diagnose};
-use crate::{Config, CpuBackend, FakeGpu, Operation, OperationReport, Precision, StartError};
+use crate::{Config, CpuBackend, GpuBackend, Operation, OperationReport, Precision, StartError};
 use std::cell::RefCell;
 
 pub const VIDEO_DECODING: &str = "video_decoding";
 
-/// Returns the providers to try, best first.
-fn candidates(config: &Config) -> &'static [Provider] {
-    match config.fake_gpu {
-        FakeGpu::None => Provider::candidates(config.backend),
-        FakeGpu::Cpu | FakeGpu::Failing => &[Provider::Cpu],
-    }
+/// The results of an operation on its devices.
+pub(super) struct Placed<T> {
+    /// One result for each configured device.
+    pub(super) devices: Vec<T>,
+    /// The providers that failed before those in use, best first.
+    pub(super) passed_over: Vec<Unavailable>,
 }
 
-/// Tries one provider after the other. Returns the result of the first one that works, or the
-/// reason if there is none.
-fn first_that_works<T>(
-    config: &Config,
-    mut try_provider: impl FnMut(Provider) -> Result<T, Unavailable>,
-) -> Result<T, Refusal> {
-    let candidates = candidates(config);
-    if candidates.is_empty() {
-        return Err(Unavailable::switched_off().into());
-    }
-    let mut failures = Vec::new();
-    for provider in candidates {
-        match try_provider(*provider) {
-            Ok(result) => return Ok(result),
-            Err(reason) => failures.push(reason),
+/// Returns the configured devices, grouped by the backend that uses them.
+fn device_groups(config: &Config) -> Vec<(GpuBackend, Vec<u32>)> {
+    let mut groups: Vec<(GpuBackend, Vec<u32>)> = Vec::new();
+    for device in &config.device_ids {
+        // `cpu` switches every GPU off.
+        let named = device.backend.filter(|_| config.backend != GpuBackend::Cpu);
+        let backend = named.unwrap_or(config.backend);
+        match groups.iter_mut().find(|(other, _)| *other == backend) {
+            Some((_, ids)) => ids.push(device.id),
+            None => groups.push((backend, vec![device.id])),
         }
     }
-    Err(Refusal::from_attempts(&failures))
+    groups
+}
+
+/// Runs `try_device` on all devices of `groups`. For the devices of one backend, the first of its
+/// `candidates` that works on all of them is used. Fails with the reasons if there is none.
+fn first_that_works<T>(
+    groups: Vec<(GpuBackend, Vec<u32>)>,
+    candidates: impl Fn(GpuBackend) -> &'static [Provider],
+    mut try_device: impl FnMut(Provider, u32) -> Result<T, Unavailable>,
+) -> Result<Placed<T>, Refusal> {
+    let mut placed = Placed { devices: Vec::new(), passed_over: Vec::new() };
+    for (backend, ids) in groups {
+        let mut failures = Vec::new();
+        let mut try_all = |provider: Provider| -> Option<Vec<T>> {
+            let results = ids.iter().map(|id| try_device(provider, *id)).collect::<Result<_, _>>();
+            results.map_err(|reason| failures.push(reason)).ok()
+        };
+        match candidates(backend).iter().find_map(|provider| try_all(*provider)) {
+            Some(results) => placed.devices.extend(results),
+            None if failures.is_empty() => return Err(Unavailable::switched_off().into()),
+            None => return Err(Refusal::from_attempts(failures)),
+        }
+        placed.passed_over.extend(failures);
+    }
+    if placed.devices.is_empty() {
+        let (kind, detail) = (UnavailableKind::Failed, "no device id is given".to_owned());
+        return Err(Unavailable { provider: None, kind, detail }.into());
+    }
+    Ok(placed)
 }
 
 /// The failed attempts of one start. After a failure that affects all operations, the device is not
@@ -47,28 +70,45 @@ pub(super) struct Attempts<'a> {
     /// Failures that affect all operations, by provider and device.
     shared_failures: RefCell<Vec<(Provider, u32, Unavailable)>>,
     pub(super) fallbacks: Fallbacks,
+    /// The failures that [`Self::warn_once`] logged.
+    warned: RefCell<Vec<Unavailable>>,
 }
 
 impl<'a> Attempts<'a> {
     pub(super) fn new(config: &'a Config, runtime: &'a Runtime) -> Self {
         let fallbacks = Fallbacks::new(config.force_gpu_only);
-        Self { config, runtime, shared_failures: RefCell::default(), fallbacks }
+        Self { config, runtime, shared_failures: RefCell::default(), fallbacks, warned: RefCell::default() }
     }
 
-    /// Runs `try_device` on all configured devices, with one provider after the other. Returns the
-    /// results of the first provider that works on all of them, or the reason if there is none.
+    /// Runs `try_device` on all configured devices ([`first_that_works`]).
     pub(super) fn first_that_works<T>(
         &self,
         mut try_device: impl FnMut(Provider, u32) -> Result<T, Unavailable>,
-    ) -> Result<Vec<T>, Refusal> {
-        let ids = &self.config.device_ids;
-        first_that_works(self.config, |provider| match Unavailable::check(provider, self.runtime.path()) {
-            Some(reason) => Err(reason),
-            None if ids.is_empty() => {
-                Err(Unavailable::new(provider, UnavailableKind::Failed, "no device id is given"))
-            }
-            None => ids.iter().map(|id| self.attempt(provider, *id, || try_device(provider, *id))).collect(),
-        })
+    ) -> Result<Placed<T>, Refusal> {
+        let attempt = |provider, id| self.attempt(provider, id, || try_device(provider, id));
+        let placed = first_that_works(device_groups(self.config), Provider::candidates, attempt)?;
+        for failure in &placed.passed_over {
+            self.warn_once(failure);
+        }
+        Ok(placed)
+    }
+
+    /// Logs that an installed provider with a GPU was passed over, once for all operations.
+    fn warn_once(&self, failure: &Unavailable) {
+        let is_expected = matches!(
+            failure.kind,
+            UnavailableKind::NotInBuild
+                | UnavailableKind::NotInLibrary { .. }
+                | UnavailableKind::PluginMissing
+                | UnavailableKind::DriverMissing
+                | UnavailableKind::NoDevice { .. }
+                | UnavailableKind::Unsuited
+        );
+        let mut warned = self.warned.borrow_mut();
+        if !is_expected && !warned.contains(failure) {
+            tracing::warn!(reason = %failure, "provider passed over");
+            warned.push(failure.clone());
+        }
     }
 
     /// Runs `try_device` on one device, unless an earlier attempt failed for a reason that affects
@@ -84,8 +124,12 @@ impl<'a> Attempts<'a> {
         if let Some((_, _, reason)) = earlier_failure {
             return Err(reason);
         }
-        self.runtime.preload_libraries(provider);
-        self.runtime.suppress_library_errors(try_device).inspect_err(|reason| {
+        let checked_attempt = || {
+            self.runtime.check(provider, id)?;
+            self.runtime.preload_libraries(provider);
+            try_device()
+        };
+        self.runtime.suppress_library_errors(checked_attempt).inspect_err(|reason| {
             tracing::debug!(
                 provider = provider.name(),
                 device = id,
@@ -175,23 +219,20 @@ impl Fallbacks {
             tracing::debug!(
                 operations,
                 provider,
-                detail = refusal.detail,
+                detail = refusal.detail(),
                 "original messages of the providers"
             );
         }
     }
 }
 
-/// Returns the requested provider in the form used in the report.
-fn requested_provider(config: &Config, gpu_requested: bool) -> String {
+/// Returns the requested backend in the form used in the report.
+fn requested_backend(config: &Config, gpu_requested: bool) -> String {
     if !gpu_requested {
-        return Provider::Cpu.name().to_owned();
+        return GpuBackend::Cpu.name().to_owned();
     }
-    match candidates(config) {
-        [] => Provider::Cpu.name().to_owned(),
-        [provider] => provider.name().to_owned(),
-        _ => "auto".to_owned(),
-    }
+    let groups = device_groups(config);
+    groups.iter().map(|(backend, _)| backend.name()).collect::<Vec<_>>().join(",")
 }
 
 /// Returns the report of an operation before its device is selected.
@@ -204,25 +245,27 @@ fn named_initial_report(config: &Config, operation: &'static str, gpu_requested:
     OperationReport {
         operation,
         gpu_requested,
-        requested: requested_provider(config, gpu_requested),
+        requested: requested_backend(config, gpu_requested),
         effective: Provider::Cpu.name().to_owned(),
         reason: None,
         reason_kind: None,
         detail: None,
+        passed_over: Vec::new(),
     }
 }
 
 /// Returns the provider that runs image operations when `provider` is requested.
 ///
 /// Images can have any size. TensorRT would build an engine for each size, so CUDA is used on the
-/// same device and in the same memory. MIGraphX and CoreML also compile a graph for each size, and
-/// have no such alternative. Fails with the reason if no provider can run image operations.
+/// same device and in the same memory. MIGraphX, CoreML, TensorRT for RTX and OpenVINO also compile
+/// a graph for each size, and have no such alternative. WebGPU compiles none. Fails with the reason
+/// if no provider can run image operations.
 pub(super) fn image_provider(provider: Provider) -> Result<Provider, Unavailable> {
     let reason = match provider {
-        Provider::Cpu | Provider::Cuda => return Ok(provider),
+        Provider::Cpu | Provider::Cuda | Provider::WebGpu => return Ok(provider),
         Provider::Tensorrt => return Ok(Provider::Cuda),
         Provider::OpenVino => "OpenVINO runs only models; image operations run on the CPU without it",
-        Provider::Migraphx | Provider::CoreMl => {
+        Provider::Migraphx | Provider::CoreMl | Provider::TensorrtRtx | Provider::OpenVinoGpu => {
             "it compiles a new graph for every image size, so image operations run on the CPU"
         }
     };
@@ -267,7 +310,8 @@ pub(super) fn placement(
         };
         return Placement { provider, precision, memory_limit, ..cpu_placement(config) };
     }
-    Placement { provider, device_id, memory_limit, ..Placement::CPU }
+    let cache_dir = provider.plugin().map(|plugin| config.tensorrt.cache_dir.join(plugin.argument));
+    Placement { provider, device_id, memory_limit, cache_dir, ..Placement::CPU }
 }
 
 /// Returns the CPU placement that `CPU_BACKEND` selects for the model of `file`, or `None` for ONNX
@@ -292,15 +336,15 @@ pub(super) fn selected_placement(
 pub(super) fn check_cpu_backend(runtime: &Runtime, placement: &Placement) -> Result<(), Unavailable> {
     let provider = placement.provider;
     let unsuited = |reason: &str| Err(Unavailable::new(provider, UnavailableKind::Unsuited, reason));
-    match Unavailable::check(provider, runtime.path()) {
-        Some(reason) => Err(reason),
-        None if placement.precision == Precision::Bf16 && !has_bf16_instructions() => {
+    match runtime.check(provider, 0) {
+        Err(reason) => Err(reason),
+        Ok(()) if placement.precision == Precision::Bf16 && !has_bf16_instructions() => {
             unsuited("this processor does not support bf16 instructions")
         }
-        None if placement.precision == Precision::Int8 && !has_int8_instructions() => {
+        Ok(()) if placement.precision == Precision::Int8 && !has_int8_instructions() => {
             unsuited("this processor does not support int8 dot product instructions")
         }
-        None => Ok(()),
+        Ok(()) => Ok(()),
     }
 }
 
@@ -365,14 +409,21 @@ pub fn place_video_decoding(
     if !requested {
         return Ok(VideoPlacement { report, devices: Vec::new() });
     }
-    let devices = first_that_works(config, |provider| {
-        config.device_ids.iter().try_for_each(|id| try_decoding(provider, *id, &mut try_device))?;
-        Ok(config.device_ids.clone())
+    let mut groups = device_groups(config);
+    if groups.iter().any(|(backend, _)| video_candidates(*backend) == [Provider::Cuda]) {
+        // GPUs of other vendors do not decode videos.
+        groups.retain(|(backend, _)| video_candidates(*backend) == [Provider::Cuda]);
+    }
+    let placed = first_that_works(groups, video_candidates, |provider, id| {
+        try_decoding(provider, id, &mut try_device)?;
+        Ok(id)
     });
-    let devices = match devices {
-        Ok(devices) => {
+    let devices = match placed {
+        Ok(Placed { mut devices, passed_over }) => {
+            devices.dedup();
             let labels: Vec<String> = devices.iter().map(|id| format!("cuda:{id}")).collect();
             report.effective = labels.join(",");
+            report.add_passed_over(&passed_over);
             devices
         }
         Err(refusal) => {
@@ -395,23 +446,30 @@ pub fn missing_ffmpeg_report(config: &Config, requested: bool, reason: String) -
     report
 }
 
+/// Returns the providers that `backend` allows for videos. ffmpeg needs only the driver of NVIDIA,
+/// so one provider stands for all providers of its GPUs.
+fn video_candidates(backend: GpuBackend) -> &'static [Provider] {
+    match backend {
+        GpuBackend::Auto | GpuBackend::Cuda | GpuBackend::Tensorrt => &[Provider::Cuda],
+        other => Provider::candidates(other),
+    }
+}
+
 fn try_decoding(
     provider: Provider,
     id: u32,
     try_device: &mut impl FnMut(u32) -> Result<(), DeviceFailure>,
 ) -> Result<(), Unavailable> {
-    match provider {
-        Provider::Cuda | Provider::Tensorrt => try_device(id).map_err(|failure| match failure {
-            DeviceFailure::Failed(text) => diagnose(provider, id, &text),
-            DeviceFailure::Differs(text) => {
-                Unavailable::new(provider, UnavailableKind::Disagrees, format!("{DIFFERS}{text}"))
-            }
-        }),
-        Provider::Cpu | Provider::OpenVino | Provider::Migraphx | Provider::CoreMl => {
-            let reason = "videos are decoded on GPUs of NVIDIA only; the CPU decodes them here";
-            Err(Unavailable::new(provider, UnavailableKind::Unsuited, reason))
-        }
+    if provider != Provider::Cuda {
+        let reason = "videos are decoded on GPUs of NVIDIA only; the CPU decodes them here";
+        return Err(Unavailable::new(provider, UnavailableKind::Unsuited, reason));
     }
+    try_device(id).map_err(|failure| match failure {
+        DeviceFailure::Failed(text) => diagnose(provider, id, &text),
+        DeviceFailure::Differs(text) => {
+            Unavailable::new(provider, UnavailableKind::Disagrees, format!("{DIFFERS}{text}"))
+        }
+    })
 }
 
 #[cfg(test)]

@@ -278,7 +278,9 @@ impl Engine {
 
     /// Returns which device runs each operation, and why.
     pub fn report(&self) -> DeviceReport {
-        DeviceReport { devices: devices::discover(), ..self.inner.report.clone() }
+        let mut report = self.inner.report.clone();
+        report.devices.splice(0..0, devices::discover());
+        report
     }
 
     /// Returns the operations of [`Self::report`] without querying the machine's devices. This is

@@ -26,7 +26,8 @@ pub enum TestResult {
 /// The test of one operation on one device, or of one provider that is absent.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DeviceTest {
-    /// `cpu`, `openvino`, `cuda`, `tensorrt`, `rocm`, `mps`.
+    /// `cpu`, `openvino`, `cuda`, `tensorrt`, `tensorrt-rtx`, `rocm`, `mps`, `openvino-gpu`,
+    /// `webgpu`.
     pub provider: &'static str,
     /// `cuda:0`, …; the provider's name if it runs on the CPU or is absent.
     pub device: String,
@@ -64,8 +65,9 @@ pub struct SelfTest {
 /// Fails as [`crate::Engine::start`] does if the library or a model cannot be used at all. Failures
 /// on a device are part of the result.
 pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, StartError> {
-    let runtime = Runtime::load(config.dylib_path.as_deref())?;
-    let devices = devices::discover();
+    let runtime = Runtime::start(config)?;
+    let mut devices = devices::discover();
+    devices.extend(devices::devices_of_plugins(&runtime.providers()));
     let models = CandidateLoader { config, runtime: &runtime, pack };
     let (mut detector, mut detector_reference) = models.detector()?;
     let (mut embedder, mut embedder_reference) = models.embedder()?;
@@ -83,13 +85,15 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
     let attempts = Attempts::new(config, &runtime);
     let mut tests = Vec::new();
     for provider in Provider::ALL {
-        if let Some(reason) = Unavailable::check(provider, runtime.path()) {
+        let ids = device_ids(provider, config, &devices);
+        let first = ids.first().copied().unwrap_or(0);
+        if let Err(reason) = attempts.attempt(provider, first, || Ok(())) {
             let (provider, device) = (provider.name(), provider.name().to_owned());
             let absent = failed_test(DeviceTest { provider, device, ..DeviceTest::default() }, &reason);
             tests.push(DeviceTest { outcome: TestResult::Absent, ..absent });
             continue;
         }
-        for id in device_ids(provider, config, &devices) {
+        for id in ids {
             tests.push(test_model(&attempts, &detector, provider, id));
             tests.push(test_model(&attempts, &embedder, provider, id));
             tests.extend(scorer.as_ref().map(|(scorer, _)| test_model(&attempts, scorer, provider, id)));
@@ -108,12 +112,15 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
 /// Returns the devices that the drivers list, and the configured ones.
 fn device_ids(provider: Provider, config: &Config, devices: &[GpuDevice]) -> Vec<u32> {
     let backend = match provider {
-        Provider::Cpu | Provider::OpenVino | Provider::CoreMl => return vec![0],
-        Provider::Cuda | Provider::Tensorrt => "cuda",
-        Provider::Migraphx => "rocm",
+        Provider::Cpu | Provider::OpenVino | Provider::CoreMl | Provider::WebGpu => return vec![0],
+        Provider::Cuda | Provider::Tensorrt | Provider::TensorrtRtx => Provider::Cuda.name(),
+        Provider::Migraphx | Provider::OpenVinoGpu => provider.name(),
     };
+    let configured = config.device_ids.iter().filter(|device| {
+        device.backend.is_none_or(|backend| Provider::candidates(backend).contains(&provider))
+    });
     let driver_ids = devices.iter().filter(|device| device.backend == backend).map(|device| device.id);
-    let mut ids: Vec<u32> = driver_ids.chain(config.device_ids.iter().copied()).collect();
+    let mut ids: Vec<u32> = driver_ids.chain(configured.map(|device| device.id)).collect();
     ids.sort_unstable();
     ids.dedup();
     ids

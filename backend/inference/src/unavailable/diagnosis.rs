@@ -8,8 +8,8 @@ use crate::ep::Provider;
 /// Start of the message about results that differ from the CPU's.
 pub(crate) const DIFFERS: &str = "its results differ from the CPU's: ";
 
-/// The driver's own library; the provider and CUDA's libraries load it by this name.
-const DRIVER_LIBRARY: &str = "libcuda.so";
+/// The driver's own libraries; the providers and CUDA's libraries load them by these names.
+const DRIVER_LIBRARIES: [&str; 2] = ["libcuda.so", "libnvidia-ml.so"];
 
 /// `cudaErrorInsufficientDriver`, `cudaErrorUnsupportedPtxVersion`,
 /// `cudaErrorCompatNotSupportedOnDevice`.
@@ -25,8 +25,13 @@ const DRIVER_TOO_OLD: [&str; 6] = [
 const DRIVER_MISMATCH: [&str; 2] =
     ["unsupported display driver / cuda driver combination", "cuda failure 803:"];
 /// `cudaErrorNoDevice`, `hipErrorNoDevice`.
-const NO_DEVICE: [&str; 4] =
-    ["no cuda-capable device", "cuda failure 100:", "no rocm-capable device", "hip failure 100:"];
+const NO_DEVICE: [&str; 5] = [
+    "no cuda-capable device",
+    "cuda failure 100:",
+    "no rocm-capable device",
+    "hip failure 100:",
+    "failed to get a webgpu adapter",
+];
 /// `cudaErrorInvalidDevice`, `hipErrorInvalidDevice`.
 const DEVICE_ID: [&str; 3] = ["invalid device ordinal", "cuda failure 101:", "hip failure 101:"];
 /// `cudaErrorNoKernelImageForDevice`.
@@ -60,7 +65,9 @@ fn find_kind(provider: Provider, id: u32, text: &str, drivers: &Drivers) -> Unav
     }
     if let Some(name) = missing_library(text) {
         return match provider {
-            Provider::Cuda | Provider::Tensorrt if name.starts_with(DRIVER_LIBRARY) => {
+            Provider::Cuda | Provider::Tensorrt | Provider::TensorrtRtx
+                if DRIVER_LIBRARIES.iter().any(|library| name.starts_with(library)) =>
+            {
                 UnavailableKind::DriverMissing
             }
             _ => UnavailableKind::LibraryMissing { name },

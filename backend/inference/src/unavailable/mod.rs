@@ -4,10 +4,10 @@ mod diagnosis;
 
 pub(crate) use diagnosis::{DIFFERS, diagnose, is_out_of_memory};
 
-use crate::GpuBackend;
+use crate::devices::{self, GpuKind};
 use crate::ep::Provider;
+use crate::{GpuBackend, Operation};
 use std::fmt;
-use std::path::Path;
 
 /// The oldest major version of the NVIDIA driver that supports CUDA 13.
 const MIN_CUDA_13_DRIVER: u32 = 580;
@@ -20,6 +20,8 @@ pub enum UnavailableKind {
     NotInLibrary {
         library: String,
     },
+    /// The provider is a plug-in that is not installed.
+    PluginMissing,
     /// A shared library that the provider needs cannot be found.
     LibraryMissing {
         name: String,
@@ -67,6 +69,7 @@ impl UnavailableKind {
         match self {
             Self::NotInBuild => "not_in_build",
             Self::NotInLibrary { .. } => "not_in_library",
+            Self::PluginMissing => "plugin_missing",
             Self::LibraryMissing { .. } => "library_missing",
             Self::DriverMissing => "driver_missing",
             Self::DriverTooOld { .. } => "driver_too_old",
@@ -91,6 +94,7 @@ impl UnavailableKind {
             self,
             Self::NotInBuild
                 | Self::NotInLibrary { .. }
+                | Self::PluginMissing
                 | Self::LibraryMissing { .. }
                 | Self::DriverMissing
                 | Self::DriverTooOld { .. }
@@ -118,19 +122,6 @@ impl Unavailable {
         Self { provider: Some(provider), kind, detail: detail.into() }
     }
 
-    /// Returns why this program and the ONNX Runtime in the file `library` cannot use `provider`;
-    /// `None` if it can be tried. The library must be loaded.
-    pub(crate) fn check(provider: Provider, library: &Path) -> Option<Self> {
-        let kind = if !provider.is_in_build() {
-            UnavailableKind::NotInBuild
-        } else if !provider.is_in_library() {
-            UnavailableKind::NotInLibrary { library: library.display().to_string() }
-        } else {
-            return None;
-        };
-        Some(Self::new(provider, kind, format!("not among the providers of {}", library.display())))
-    }
-
     /// Returns the reason for `GPU_BACKEND=cpu`, which allows no provider.
     pub(crate) fn switched_off() -> Self {
         let detail = "GPU_BACKEND is cpu".to_owned();
@@ -140,12 +131,18 @@ impl Unavailable {
     /// Returns the problem as one sentence without a full stop.
     pub fn message(&self) -> String {
         let is_amd = self.provider == Some(Provider::Migraphx);
-        let vendor = if is_amd { "AMD" } else { "NVIDIA" };
+        let vendor = match self.provider {
+            Some(Provider::Migraphx) => "AMD GPU",
+            Some(Provider::OpenVinoGpu) => "Intel GPU",
+            Some(Provider::WebGpu) => "GPU with a Vulkan driver",
+            _ => "NVIDIA GPU",
+        };
         match &self.kind {
             UnavailableKind::NotInBuild => "this program was built without it".to_owned(),
             UnavailableKind::NotInLibrary { library } => {
                 format!("the loaded ONNX Runtime {library} was built without it")
             }
+            UnavailableKind::PluginMissing => "its plug-in is not installed".to_owned(),
             UnavailableKind::LibraryMissing { name } => format!("the library {name} is missing"),
             UnavailableKind::DriverMissing if is_amd => "the AMD GPU driver is missing".to_owned(),
             UnavailableKind::DriverMissing => {
@@ -168,7 +165,7 @@ impl Unavailable {
             UnavailableKind::DriverMismatch => {
                 "the NVIDIA driver's library and its kernel module have different versions".to_owned()
             }
-            UnavailableKind::NoDevice { listed: 0 } => format!("there is no {vendor} GPU"),
+            UnavailableKind::NoDevice { listed: 0 } => format!("there is no {vendor}"),
             UnavailableKind::NoDevice { listed } => {
                 format!("the driver lists {}, but this process has no access to them", gpus_text(*listed))
             }
@@ -193,10 +190,20 @@ impl Unavailable {
     pub fn advice(&self) -> Option<String> {
         let is_amd = self.provider == Some(Provider::Migraphx);
         let advice = match &self.kind {
-            UnavailableKind::NotInLibrary { .. } => return self.library_advice(),
+            UnavailableKind::NotInLibrary { .. } | UnavailableKind::PluginMissing => {
+                return self.library_advice();
+            }
             UnavailableKind::LibraryMissing { name } => Package::from_library(name).advice(),
             UnavailableKind::DriverMissing | UnavailableKind::NoDevice { .. } if is_amd => {
                 "install ROCm's driver; /dev/kfd and /dev/dri must be visible to this process".to_owned()
+            }
+            UnavailableKind::NoDevice { .. } if self.provider == Some(Provider::WebGpu) => {
+                "install the GPU's Vulkan driver (on Debian: mesa-vulkan-drivers); /dev/dri must be visible to this process"
+                    .to_owned()
+            }
+            UnavailableKind::NoDevice { .. } if self.provider == Some(Provider::OpenVinoGpu) => {
+                "install Intel's compute driver (on Debian: intel-opencl-icd); /dev/dri must be visible to this process"
+                    .to_owned()
             }
             UnavailableKind::DriverMissing => {
                 format!(
@@ -212,6 +219,10 @@ impl Unavailable {
             UnavailableKind::DeviceId { .. } => {
                 "set GPU_DEVICE_ID or GPU_DEVICE_IDS to numbers from the list of `facecrawl gpu`".to_owned()
             }
+            UnavailableKind::DeviceUnsupported if self.provider == Some(Provider::TensorrtRtx) => {
+                "TensorRT for RTX requires compute capability 8.6, 8.9, or 12.0 or newer; `./scripts/gpu-runtime cuda` installs CUDA"
+                    .to_owned()
+            }
             UnavailableKind::DeviceUnsupported => {
                 "CUDA 13 requires compute capability 7.5 or newer (GeForce RTX 20, T4)".to_owned()
             }
@@ -219,7 +230,7 @@ impl Unavailable {
                 "lower GPU_MEMORY_LIMIT_GB or GPU_BATCH_SIZE, or stop other programs on the GPU".to_owned()
             }
             UnavailableKind::RuntimeOutOfDate => {
-                "run `./scripts/gpu-runtime` and unset ORT_DYLIB_PATH and LD_LIBRARY_PATH".to_owned()
+                "run `./scripts/gpu-runtime cuda` and unset ORT_DYLIB_PATH and LD_LIBRARY_PATH".to_owned()
             }
             UnavailableKind::NotInBuild
             | UnavailableKind::Disagrees
@@ -232,10 +243,14 @@ impl Unavailable {
     }
 
     fn library_advice(&self) -> Option<String> {
-        let has_script = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+        let has_webgpu = self.provider == Some(Provider::WebGpu) && cfg!(target_arch = "aarch64");
+        let has_script = cfg!(target_os = "linux") && (cfg!(target_arch = "x86_64") || has_webgpu);
         match self.provider? {
+            provider if has_script && let Some(plugin) = provider.plugin() => {
+                Some(format!("`./scripts/gpu-runtime {}` installs it", plugin.argument))
+            }
             Provider::Cuda | Provider::Tensorrt if has_script => {
-                Some("`./scripts/gpu-runtime` installs a library that includes it".to_owned())
+                Some("`./scripts/gpu-runtime cuda` installs a library that includes it".to_owned())
             }
             Provider::OpenVino if has_script => {
                 Some("`./scripts/openvino` installs a library that includes it".to_owned())
@@ -256,19 +271,22 @@ impl Unavailable {
     }
 
     /// Returns the priority of the reason in reports. It is higher if the provider came closer to
-    /// running.
-    fn report_priority(&self) -> u8 {
+    /// running, and then if it is one of the `recommended` providers of this machine.
+    fn report_priority(&self, recommended: &[Provider]) -> (u8, bool) {
         let is_other_system = match self.provider {
             Some(Provider::CoreMl) => !cfg!(target_os = "macos"),
-            Some(Provider::Cuda | Provider::Tensorrt | Provider::Migraphx) => !cfg!(target_os = "linux"),
+            Some(Provider::Cuda | Provider::Tensorrt | Provider::TensorrtRtx | Provider::Migraphx) => {
+                !cfg!(target_os = "linux")
+            }
             _ => false,
         };
-        match self.kind {
+        let stage = match self.kind {
             _ if is_other_system => 0,
             UnavailableKind::NotInBuild => 1,
-            UnavailableKind::NotInLibrary { .. } => 2,
+            UnavailableKind::NotInLibrary { .. } | UnavailableKind::PluginMissing => 2,
             _ => 3,
-        }
+        };
+        (stage, self.provider.is_some_and(|provider| recommended.contains(&provider)))
     }
 }
 
@@ -299,27 +317,31 @@ impl fmt::Display for Unavailable {
 pub struct Refusal {
     /// Why the provider that came closest to working is unavailable.
     pub main_reason: Unavailable,
-    /// The original message of each provider that was tried, one per line.
-    pub detail: String,
+    /// The failures of the providers, the best provider first.
+    pub failures: Vec<Unavailable>,
 }
 
 impl Refusal {
     /// Builds the refusal from the failures of the providers, the best provider first.
-    pub(crate) fn from_attempts(failures: &[Unavailable]) -> Self {
+    pub(crate) fn from_attempts(failures: Vec<Unavailable>) -> Self {
+        let recommended = recommended_providers(&devices::gpu_kinds());
         let mut main_reason: Option<&Unavailable> = None;
-        for failure in failures {
-            if main_reason.is_none_or(|best| failure.report_priority() > best.report_priority()) {
+        for failure in &failures {
+            let priority = |failure: &Unavailable| failure.report_priority(&recommended);
+            if main_reason.is_none_or(|best| priority(failure) > priority(best)) {
                 main_reason = Some(failure);
             }
         }
+        Self { main_reason: main_reason.cloned().unwrap_or_else(Unavailable::switched_off), failures }
+    }
+
+    /// Returns the original message of each provider that was tried, one per line.
+    pub fn detail(&self) -> String {
         let line = |failure: &Unavailable| match failure.provider {
             Some(provider) => format!("{}: {}", provider.name(), failure.detail.trim()),
             None => failure.detail.clone(),
         };
-        Self {
-            main_reason: main_reason.cloned().unwrap_or_else(Unavailable::switched_off),
-            detail: failures.iter().map(line).collect::<Vec<_>>().join("\n"),
-        }
+        self.failures.iter().map(line).collect::<Vec<_>>().join("\n")
     }
 
     /// Returns the provider's name and a colon, if there is a provider.
@@ -338,7 +360,7 @@ impl Refusal {
 
 impl From<Unavailable> for Refusal {
     fn from(failure: Unavailable) -> Self {
-        Self::from_attempts(&[failure])
+        Self::from_attempts(vec![failure])
     }
 }
 
@@ -348,21 +370,59 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Returns the argument of `scripts/gpu-runtime` that installs the libraries for `backend`, for a
-/// program set up by `scripts/run`. Returns `None` if the script installs nothing for it.
-pub fn gpu_runtime_argument(backend: GpuBackend) -> Option<&'static str> {
-    let has_only_amd = || {
-        let devices = crate::devices::discover();
-        !devices.is_empty() && devices.iter().all(|device| device.backend == Provider::Migraphx.name())
-    };
-    match backend {
-        GpuBackend::Cuda | GpuBackend::Tensorrt => Some("cuda"),
-        GpuBackend::Rocm => Some("rocm"),
-        GpuBackend::Auto if !cfg!(target_os = "linux") => None,
-        GpuBackend::Auto if has_only_amd() => Some("rocm"),
-        GpuBackend::Auto => Some("cuda"),
-        GpuBackend::Mps | GpuBackend::Cpu => None,
+/// Returns the providers that need the smallest set-up for GPUs of `kinds`. WebGPU runs on every
+/// GPU, and is the only plug-in for other processors than x86-64.
+fn recommended_providers(kinds: &[GpuKind]) -> Vec<Provider> {
+    // On a machine with both kinds of NVIDIA, only CUDA supports all of its GPUs.
+    let needs_cuda = kinds.contains(&GpuKind::Nvidia);
+    let mut providers = Vec::new();
+    for kind in kinds {
+        let provider = match kind {
+            _ if !cfg!(target_arch = "x86_64") => Provider::WebGpu,
+            GpuKind::NvidiaRtx if !needs_cuda => Provider::TensorrtRtx,
+            GpuKind::NvidiaRtx | GpuKind::Nvidia => Provider::Cuda,
+            GpuKind::Intel => Provider::OpenVinoGpu,
+            GpuKind::Other => Provider::WebGpu,
+        };
+        if !providers.contains(&provider) {
+            providers.push(provider);
+        }
     }
+    if providers.is_empty() { vec![Provider::WebGpu] } else { providers }
+}
+
+/// Returns the providers whose libraries `scripts/gpu-runtime` installs for `backend` and the
+/// `operations` that request a GPU: with `auto`, those with the smallest set-up for the GPUs of
+/// this machine.
+pub(crate) fn providers_to_install(backend: GpuBackend, operations: &[Operation]) -> Vec<Provider> {
+    let is_linux = cfg!(target_os = "linux");
+    match backend {
+        GpuBackend::Mps | GpuBackend::Cpu => Vec::new(),
+        GpuBackend::Auto if is_linux => {
+            let mut providers = recommended_providers(&devices::gpu_kinds());
+            let models = [Operation::FaceDetection, Operation::FaceEmbedding];
+            let has_image_operations = operations.iter().any(|operation| !models.contains(operation));
+            let runs_images = |provider: &Provider| matches!(provider, Provider::Cuda | Provider::WebGpu);
+            if has_image_operations && !providers.iter().any(runs_images) {
+                providers.push(Provider::WebGpu);
+            }
+            providers
+        }
+        GpuBackend::Rocm | GpuBackend::Cuda => Provider::candidates(backend).to_vec(),
+        _ if is_linux => Provider::candidates(backend).iter().take(1).copied().collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Returns the argument with which `scripts/gpu-runtime` installs the libraries of `provider`.
+pub(crate) fn gpu_runtime_argument(provider: Provider) -> &'static str {
+    provider.plugin().map_or(provider.name(), |plugin| plugin.argument)
+}
+
+/// Returns the arguments of `scripts/gpu-runtime` for `backend` and the `operations` that request a
+/// GPU, for a program set up by `scripts/run`. Empty if the script installs nothing for it.
+pub fn gpu_runtime_arguments(backend: GpuBackend, operations: &[Operation]) -> Vec<&'static str> {
+    providers_to_install(backend, operations).into_iter().map(gpu_runtime_argument).collect()
 }
 
 /// The source of a library.
@@ -378,13 +438,16 @@ enum Package {
     Rocm,
     /// The system's zlib, which cuDNN needs.
     Zlib,
+    /// The system's Vulkan loader, which WebGPU needs.
+    VulkanLoader,
     /// The part of NVIDIA's driver that decodes videos.
     VideoDriver,
     Other,
 }
 
 /// Packages by the start of the library's file name; the first match applies.
-const PACKAGES: [(&str, Package); 17] = [
+const PACKAGES: [(&str, Package); 18] = [
+    ("libvulkan", Package::VulkanLoader),
     ("libonnxruntime_providers_openvino", Package::OpenVino),
     ("libonnxruntime_providers_migraphx", Package::Rocm),
     ("libonnxruntime_providers_", Package::Wheel("onnxruntime-gpu")),
@@ -414,7 +477,7 @@ impl Package {
 
     fn advice(self) -> String {
         match self {
-            Self::Wheel(name) => format!("`./scripts/gpu-runtime` installs it (package {name})"),
+            Self::Wheel(name) => format!("`./scripts/gpu-runtime cuda` installs it (package {name})"),
             Self::OpenVino => "`./scripts/openvino` installs it".to_owned(),
             Self::Tensorrt => {
                 "install TensorRT 10 for CUDA 13 (package tensorrt), and copy its libraries to the folder of ONNX Runtime"
@@ -422,6 +485,7 @@ impl Package {
             }
             Self::Rocm => "install ROCm 7.2.4 with MIGraphX (package migraphx)".to_owned(),
             Self::Zlib => "install zlib (package zlib1g or zlib)".to_owned(),
+            Self::VulkanLoader => "install Vulkan's loader (package libvulkan1 or vulkan-loader)".to_owned(),
             Self::VideoDriver => {
                 "install the video libraries of the NVIDIA driver (in a container: NVIDIA_DRIVER_CAPABILITIES must \
                  contain `video`)"
@@ -440,7 +504,9 @@ mod tests {
     fn every_nvidia_wheel_maps_to_library() {
         let listed = include_str!("../../../../scripts/gpu-wheels.txt");
         let nvidia = listed.split("# AMD").next().unwrap_or_default();
-        let wheels: Vec<&str> = nvidia.lines().filter_map(|line| Some(line.split_once("==")?.0)).collect();
+        let wheels = nvidia.lines().filter_map(|line| Some(line.split_once("==")?.0));
+        // Plug-ins find their libraries themselves.
+        let wheels: Vec<&str> = wheels.filter(|wheel| !wheel.starts_with("onnxruntime-ep-")).collect();
         for wheel in &wheels {
             assert!(PACKAGES.iter().any(|(_, package)| *package == Package::Wheel(wheel)), "{wheel}");
         }

@@ -90,10 +90,12 @@ async fn absent_gpu_provider_fallback_is_reported() {
 fn missing_backend_is_named_in_fallback_reason() {
     let pack = testing::pack();
     for (backend, requested, reason) in [
-        (GpuBackend::Auto, "auto", "cuda: "),
-        (GpuBackend::Tensorrt, "tensorrt", "tensorrt: "),
+        (GpuBackend::Auto, "auto", "webgpu: "),
+        (GpuBackend::Tensorrt, "tensorrt", "tensorrt-rtx: "),
         (GpuBackend::Rocm, "rocm", "rocm: "),
         (GpuBackend::Mps, "mps", "mps: this program was built without it"),
+        (GpuBackend::OpenVino, "openvino", "openvino-gpu: its plug-in is not installed"),
+        (GpuBackend::WebGpu, "webgpu", "`./scripts/gpu-runtime webgpu` installs it"),
         (GpuBackend::Cpu, "cpu", "GPU_BACKEND is cpu"),
     ] {
         let config = Config { gpu_operations: vec![Operation::FaceEmbedding], backend, ..config() };

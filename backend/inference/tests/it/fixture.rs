@@ -2,7 +2,7 @@
 //! of other crates rely on these models. The score of the fixture quality model can be computed by
 //! hand.
 use crate::common::*;
-use inference::{Config, Engine, FakeGpu, GpuBackend, ModelFile, Operation, Priority, StartError};
+use inference::{Engine, ModelFile, Operation, Priority, StartError};
 use std::sync::Arc;
 use testing::{draw_face, fixture_score};
 use vision::Frame;
@@ -67,21 +67,6 @@ async fn quality_score_is_model_output_for_normalised_chip() {
     let small = Arc::new(Frame::filled(111, 112, [0; 3]));
     let error = engine.score(small, Priority::Interactive).await.unwrap_err().to_string();
     assert!(error.contains("quality_checks") && error.contains("111x112"), "{error}");
-}
-
-#[testing::test]
-async fn quality_model_runs_in_batches_on_device() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = Config {
-        gpu_operations: vec![Operation::QualityChecks],
-        backend: GpuBackend::Cuda,
-        fake_gpu: FakeGpu::Cpu,
-        ..config()
-    };
-    let engine = Engine::start(&config, &fixture_pack(folder.path(), Some)).unwrap();
-    check_scores(&engine).await;
-    let checks = &engine.operations()[4];
-    assert_eq!((checks.operation, &checks.reason), ("quality_checks", &None), "{checks:?}");
 }
 
 #[testing::test]

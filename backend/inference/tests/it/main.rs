@@ -10,5 +10,4 @@ mod default_pack;
 mod devices;
 mod engine;
 mod fixture;
-mod image_operations;
 mod oracle;

@@ -1,12 +1,12 @@
 //! Tests the analysis of an image: faces, options, enhancement, and operations on a device.
 use crate::support::{analyze, analyzer, analyzer_on, pixels, rotation_options, similarity};
-use inference::{DetectionCanvas, Engine, FakeGpu, Operation, Priority};
+use inference::{DetectionCanvas, Engine, GpuBackend, Operation, Priority};
 use pipeline::{Analysis, AnalyzeError, AnalyzeOptions, Analyzer, Enhance, Passes};
 use sha2::Digest;
 use std::sync::Arc;
 use std::time::Instant;
 use testing::drawing;
-use vision::{DecodeError, Frame, Letterbox, Limits, Rect, crop, encode};
+use vision::{DecodeError, Frame, Rect, crop, encode};
 
 async fn analyze_drawing(analyzer: &Analyzer, name: &str, options: &AnalyzeOptions) -> Analysis {
     analyze(analyzer, drawing(name), options).await
@@ -331,18 +331,17 @@ async fn large_image_is_never_enhanced() {
     assert_eq!((analysis.faces.len(), analysis.enhancement_scale), (0, None));
 }
 
-async fn analyzer_on_device(fake_gpu: FakeGpu, force_gpu_only: bool) -> Analyzer {
+/// Starts an analyzer whose image operations run on the software GPU, or on the CPU.
+async fn analyzer_with_image_operations(on_gpu: bool) -> Analyzer {
     let start = move || {
-        let gpu_operations = match fake_gpu {
-            FakeGpu::None => Vec::new(),
-            _ => Operation::ALL.to_vec(),
-        };
+        let image_operations =
+            [Operation::ImageProcessing, Operation::ImageEnhancement, Operation::QualityChecks];
         let config = inference::Config {
             dylib_path: Some(testing::library()),
-            gpu_operations,
-            gpu_batch_size: 4,
-            fake_gpu,
-            force_gpu_only,
+            plugins_dir: on_gpu.then(testing::plugins_dir),
+            gpu_operations: if on_gpu { image_operations.to_vec() } else { Vec::new() },
+            backend: GpuBackend::WebGpu,
+            force_gpu_only: true,
             // The canvas that a device uses, so that both sides process the same input.
             detection_canvas: DetectionCanvas::Square,
             ..inference::Config::default()
@@ -353,37 +352,12 @@ async fn analyzer_on_device(fake_gpu: FakeGpu, force_gpu_only: bool) -> Analyzer
     Analyzer::new(engine, pipeline::Config::default())
 }
 
-fn portrait() -> Arc<Frame> {
-    Arc::new(pixels(&drawing("ada_small.jpg")))
-}
-
-#[testing::test]
-async fn failing_device_falls_back_to_cpu() {
-    let failing = analyzer_on_device(FakeGpu::Failing, false).await;
-    let (pixels, frame, priority) = (failing.pixels(), portrait(), Priority::Interactive);
-    let statistics = pixels.statistics(frame.clone(), priority).await.unwrap().output;
-    assert_eq!(statistics, vision::quality::grey_statistics(&frame));
-    let output = pixels.enhance(frame.clone(), priority).await.unwrap().output;
-    assert_eq!(output.frame, vision::enhance::enhance(&frame, &Limits::default()).frame);
-    let letterbox = Letterbox::fit((frame.width(), frame.height()), (640, 640));
-    assert_eq!(
-        *pixels.canvas(frame.clone(), letterbox, priority).await.unwrap().output,
-        letterbox.draw(&frame)
-    );
-}
-
-#[testing::test]
-async fn forced_device_does_not_fall_back() {
-    let forced = analyzer_on_device(FakeGpu::Failing, true).await;
-    let error = forced.pixels().statistics(portrait(), Priority::Interactive).await.unwrap_err();
-    assert!(matches!(error, AnalyzeError::Run(_)), "{error}");
-}
-
+#[testing::needs(webgpu)]
 #[testing::test]
 async fn device_operations_find_same_faces_as_cpu() {
-    let device = analyzer_on_device(FakeGpu::Cpu, true).await;
-    let cpu = analyzer_on_device(FakeGpu::None, false).await;
-    assert!(device.engine().draws_canvases_on_device());
+    let device = analyzer_with_image_operations(true).await;
+    let cpu = analyzer_with_image_operations(false).await;
+    assert!(device.engine().runs_on_device(Operation::ImageEnhancement));
     let options = AnalyzeOptions { enhance: Enhance::Auto, ..rotation_options() };
     for name in ["ada.jpg", "turned_90.jpg", "small_pair.jpg", "view.jpg"] {
         let [a, b] = [&device, &cpu].map(|analyzer| {

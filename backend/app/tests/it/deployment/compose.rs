@@ -1,5 +1,5 @@
 //! Checks `docker-compose.yml`. Unknown keys are errors, so that a check is added for each new key.
-use crate::deployment::{FILES, parse_arguments, read, root};
+use crate::deployment::{IMAGES, parse_arguments, read, root, stages};
 use app::config::variables;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,6 +64,7 @@ struct Service {
 struct Build {
     context: String,
     dockerfile: Option<String>,
+    target: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -113,8 +114,8 @@ fn only_basic_services_start_without_profile() {
     assert_eq!(without_profile, ["backend", "postgres", "worker"]);
     let profile = |name: &str| compose.services[name].profiles.join(",");
     assert_eq!(
-        ["backend-gpu", "backend-rocm", "qdrant", "prometheus", "grafana"].map(profile),
-        ["gpu", "rocm", "qdrant", "monitoring", "monitoring"]
+        ["backend-gpu", "backend-rocm", "backend-webgpu", "qdrant", "prometheus", "grafana"].map(profile),
+        ["gpu", "rocm", "webgpu", "qdrant", "monitoring", "monitoring"]
     );
     assert!(compose.services["backend-rocm"].devices.iter().any(|device| device.starts_with("/dev/kfd")));
 }
@@ -203,7 +204,7 @@ fn containers_receive_every_program_setting() {
     let compose = compose();
     assert!(compose.settings.values().all(Option::is_none), "the values must come from .env or the shell");
     // The images set these, and the containers have no private database.
-    let image_variables = ["FACE_MODEL_MIRROR", "ORT_DYLIB_PATH", "POSTGRES_BIN_DIR"];
+    let image_variables = ["FACE_MODEL_MIRROR", "GPU_PLUGINS_DIR", "ORT_DYLIB_PATH", "POSTGRES_BIN_DIR"];
     for (name, service) in own_services(&compose) {
         for variable in variables().iter().filter(|variable| !image_variables.contains(&variable.name)) {
             assert!(service.environment.contains_key(variable.name), "{name}: {} is missing", variable.name);
@@ -309,15 +310,18 @@ fn container_images_are_pinned_and_references_exist() {
 }
 
 #[test]
-fn compose_builds_exactly_known_dockerfiles() {
+fn compose_builds_exactly_known_images() {
     let compose = compose();
-    let mut files = BTreeSet::new();
+    let mut images = BTreeSet::new();
     for (name, service) in &compose.services {
         let Some(build) = &service.build else { continue };
         assert_eq!(build.context, ".", "{name}");
-        files.insert(build.dockerfile.as_deref().unwrap_or("Dockerfile"));
+        let file = build.dockerfile.as_deref().unwrap_or("Dockerfile");
+        let last_stage = stages(file).pop().unwrap().name;
+        images.insert((file, build.target.clone().unwrap_or(last_stage)));
     }
-    assert!(files.iter().eq(&FILES), "{files:?}");
+    let expected = IMAGES.map(|(file, stage)| (file, stage.to_owned()));
+    assert!(images.iter().eq(&expected), "{images:?}");
 }
 
 /// The override for hosts without a GPU changes only the runtime.

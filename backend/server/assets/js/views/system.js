@@ -95,7 +95,7 @@ function depths(samples) {
 function gpu(report) {
   const where = (operation) => chip(operation.effective, operation.effective === operation.requested || !operation.gpu_requested ? "ok" : "warn");
   const providers = report.providers.map(({ name, in_build, in_library }) =>
-    h("li", {}, chip(name, in_build && in_library ? "ok" : ""), h("span.quiet", {}, in_build && in_library ? "" : in_build ? "not in the loaded library" : "not in this program")));
+    h("li", {}, chip(name, in_build && in_library ? "ok" : ""), h("span.quiet", {}, in_build && in_library ? "" : in_build ? "not installed" : "not in this program")));
   return [
     report.devices.map(device),
     table("Operations", ["Operation", "Requested", "Runs on", "Reason"],
@@ -109,6 +109,8 @@ function gpu(report) {
 
 const device = (one) => h("div.device", {},
   h("p.strong", {}, `${one.name} (${one.backend}:${one.id})`),
-  one.memory_total && h("p", {}, `Memory ${bytes(one.memory_used ?? 0)} of ${bytes(one.memory_total)}`, bar((one.memory_used ?? 0) / one.memory_total)),
+  one.memory_total && (one.memory_used === null
+    ? h("p", {}, `Memory ${bytes(one.memory_total)}`)
+    : h("p", {}, `Memory ${bytes(one.memory_used)} of ${bytes(one.memory_total)}`, bar(one.memory_used / one.memory_total))),
   one.utilization !== null && h("p", {}, `Utilisation ${percent(one.utilization)}`, bar(one.utilization)),
   one.driver && h("p.quiet", {}, `Driver ${one.driver}`));

@@ -24,13 +24,13 @@ struct OperationView {
     effective: String,
     /// Explanation of the difference and its remedy, or the reason why the operation has no model.
     #[schema(
-        example = "cuda: the library libcublasLt.so.13 is missing; `./scripts/gpu-runtime` installs it (package nvidia-cublas)"
+        example = "cuda: the library libcublasLt.so.13 is missing; `./scripts/gpu-runtime cuda` installs it (package nvidia-cublas)"
     )]
     reason: Option<String>,
-    /// The kind of the reason: `not_in_build`, `not_in_library`, `library_missing`,
-    /// `driver_missing`, `driver_too_old`, `driver_mismatch`, `no_device`, `device_id`,
-    /// `device_unsupported`, `out_of_memory`, `runtime_out_of_date`, `disagrees`, `unsuited`,
-    /// `switched_off`, `program_missing` or `failed`.
+    /// The kind of the reason: `not_in_build`, `not_in_library`, `plugin_missing`,
+    /// `library_missing`, `driver_missing`, `driver_too_old`, `driver_mismatch`, `no_device`,
+    /// `device_id`, `device_unsupported`, `out_of_memory`, `runtime_out_of_date`, `disagrees`,
+    /// `unsuited`, `switched_off`, `program_missing` or `failed`.
     #[schema(example = "library_missing")]
     reason_kind: Option<String>,
     /// The message of ONNX Runtime, ffmpeg, the loader or the driver, unchanged, with a line for
@@ -39,6 +39,24 @@ struct OperationView {
         example = "cuda: Failed to load library libonnxruntime_providers_cuda.so with error: libcublasLt.so.13: cannot open shared object file"
     )]
     detail: Option<String>,
+    /// The providers that were tried and failed, best first.
+    #[schema(example = json!([]))]
+    passed_over: Vec<PassedOverView>,
+}
+
+/// A provider that an operation could not use.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "only describes inference::PassedOver in the OpenAPI document")]
+struct PassedOverView {
+    /// Its name.
+    #[schema(example = "tensorrt-rtx")]
+    provider: String,
+    /// The problem and its remedy.
+    #[schema(example = "its plug-in is not installed; `./scripts/gpu-runtime tensorrt-rtx` installs it")]
+    reason: String,
+    /// The kind of the reason.
+    #[schema(example = "plugin_missing")]
+    reason_kind: String,
 }
 
 /// An execution provider.
@@ -51,7 +69,7 @@ struct ProviderView {
     /// Whether this program was built with it.
     #[schema(example = true)]
     in_build: bool,
-    /// Whether the loaded library was built with it.
+    /// Whether the loaded library was built with it, or its plug-in is installed.
     #[schema(example = false)]
     in_library: bool,
 }
@@ -68,7 +86,7 @@ struct DeviceView {
     id: u32,
     /// Product name.
     name: String,
-    /// `cuda`, `rocm`, `mps`.
+    /// The provider that numbers it: `cuda`, `rocm`, `webgpu`, …
     backend: String,
     /// Total memory in bytes.
     memory_total: Option<u64>,
@@ -144,7 +162,7 @@ pub(super) struct GpuAnswer {
     /// ONNX Runtime's version.
     #[schema(example = "1.31.1")]
     runtime_version: String,
-    /// Providers that both this program and the loaded library were built with.
+    /// Providers that this program can use with the loaded library and the installed plug-ins.
     #[schema(example = json!(["cpu"]))]
     backends: Vec<String>,
     /// All known providers.
