@@ -90,6 +90,14 @@ pub struct DeviceId {
     pub id: u32,
 }
 
+impl DeviceId {
+    /// Returns the backend that uses this GPU if `GPU_BACKEND` is `default`. `cpu` switches every
+    /// GPU off.
+    pub fn backend_or(&self, default: GpuBackend) -> GpuBackend {
+        self.backend.filter(|_| default != GpuBackend::Cpu).unwrap_or(default)
+    }
+}
+
 impl From<u32> for DeviceId {
     fn from(id: u32) -> Self {
         Self { backend: None, id }

@@ -118,6 +118,12 @@ impl Provider {
         }
     }
 
+    /// Returns whether the provider runs the graphs of image operations. The others compile a graph
+    /// for each size of image, or run only models.
+    pub(crate) fn runs_image_operations(self) -> bool {
+        matches!(self, Self::Cpu | Self::Cuda | Self::WebGpu)
+    }
+
     /// Returns the memory through which the provider's sessions can pass tensors to each other.
     pub(crate) fn memory(self) -> Option<AllocationDevice<'static>> {
         match self {

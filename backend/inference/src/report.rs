@@ -213,10 +213,6 @@ pub fn missing_gpu_runtimes(
         return Vec::new();
     }
     let has = |provider: Provider| providers.iter().any(|p| p.name == provider.name() && p.in_library);
-    // CUDA also serves the GPUs of TensorRT for RTX.
-    let is_served =
-        |provider: &Provider| has(*provider) || *provider == Provider::TensorrtRtx && has(Provider::Cuda);
-    let missing =
-        providers_to_install(backend, operations).into_iter().filter(|provider| !is_served(provider));
-    missing.map(gpu_runtime_argument).collect()
+    let providers = providers_to_install(backend, operations, has(Provider::Cuda));
+    providers.into_iter().filter(|provider| !has(*provider)).map(gpu_runtime_argument).collect()
 }

@@ -11,6 +11,7 @@ use ort::environment::Environment;
 use ort::logging::LogLevel;
 use ort::memory::DeviceType;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -180,58 +181,32 @@ impl Runtime {
         Err(Unavailable::new(provider, kind, format!("not among the providers of {library}")))
     }
 
-    /// Checks that the plug-in is installed, can be loaded, and lists the GPU `device_id`. The
-    /// first call registers its library, which is never unloaded.
+    /// Checks that the plug-in is installed, can be loaded, and lists the GPU `device_id`.
     fn check_plugin(&self, plugin: &Plugin, device_id: u32) -> Result<(), Unavailable> {
-        static REGISTERED: Mutex<Vec<(Provider, Result<(), Unavailable>)>> = Mutex::new(Vec::new());
         let provider = plugin.provider;
-        let library = self.find_plugin(plugin)?;
-        let mut registered = REGISTERED.lock();
-        let earlier =
-            registered.iter().find(|(other, _)| *other == provider).map(|(_, result)| result.clone());
-        let result = match earlier {
-            Some(result) => result,
-            None => {
-                let result = self.register_plugin(plugin, &library);
-                registered.push((provider, result.clone()));
-                result
-            }
-        };
-        drop(registered);
-        result?;
-        let no_device = || UnavailableKind::NoDevice { listed: 0 };
-        if provider == Provider::WebGpu && cfg!(target_os = "linux") {
-            // The plug-in lists a device even without a driver.
-            let error = match vulkan::gpus() {
-                Ok([]) => Some((no_device(), "no Vulkan driver lists a GPU".to_owned())),
-                // Tests allow it with the variable of the plug-in.
-                Ok([first, ..]) if first.is_software && !allows_software_gpu() => {
-                    Some((no_device(), format!("the only driver, {}, computes on the CPU", first.name)))
-                }
-                Ok(_) => None,
-                Err(VulkanError::LoaderMissing(text)) => {
-                    Some((UnavailableKind::LibraryMissing { name: vulkan::LOADER.to_owned() }, text))
-                }
-                Err(VulkanError::Failed(text)) => Some((UnavailableKind::Failed, text)),
-            };
-            error.map_or(Ok(()), |(kind, detail)| Err(Unavailable::new(provider, kind, detail)))?;
-        }
-        let capability = devices::find(provider, device_id).and_then(|gpu| gpu.compute_capability);
-        if provider == Provider::TensorrtRtx
-            && !capability.as_deref().is_none_or(devices::supports_tensorrt_rtx)
-        {
-            let detail = format!("the GPU has compute capability {}", capability.unwrap_or_default());
-            return Err(Unavailable::new(provider, UnavailableKind::DeviceUnsupported, detail));
+        self.register_once(plugin)?;
+        match provider {
+            Provider::WebGpu if cfg!(target_os = "linux") => check_vulkan()?,
+            Provider::TensorrtRtx => check_compute_capability(device_id)?,
+            _ => {}
         }
         // The WebGPU plug-in selects the GPU itself, whichever of its devices a session names.
         let usable = if provider == Provider::WebGpu { 1 } else { usize::MAX };
-        let listed = self.plugin_devices(plugin).count().min(usable);
-        let kind = match listed {
-            0 => no_device(),
+        let kind = match self.plugin_devices(plugin).count().min(usable) {
+            0 => NO_DEVICE,
             listed if device_id as usize >= listed => UnavailableKind::DeviceId { id: device_id, listed },
             _ => return Ok(()),
         };
         Err(Unavailable::new(provider, kind, format!("{} lists no such device", plugin.ep_name)))
+    }
+
+    /// Registers the library of an installed plug-in at the first call, and returns the result of
+    /// that call. The library is never unloaded.
+    fn register_once(&self, plugin: &Plugin) -> Result<(), Unavailable> {
+        static REGISTERED: Mutex<BTreeMap<&str, Result<(), Unavailable>>> = Mutex::new(BTreeMap::new());
+        let library = self.find_plugin(plugin)?;
+        let mut registered = REGISTERED.lock();
+        registered.entry(plugin.ep_name).or_insert_with(|| self.register_plugin(plugin, &library)).clone()
     }
 
     fn find_plugin(&self, plugin: &Plugin) -> Result<PathBuf, Unavailable> {
@@ -278,7 +253,39 @@ impl Runtime {
     }
 }
 
-/// Returns whether the WebGPU plug-in may use a Vulkan driver that computes on the CPU.
+const NO_DEVICE: UnavailableKind = UnavailableKind::NoDevice { listed: 0 };
+
+/// Checks that a Vulkan driver lists a GPU for WebGPU, whose plug-in lists a device even without a
+/// driver.
+fn check_vulkan() -> Result<(), Unavailable> {
+    let (kind, detail) = match vulkan::gpus() {
+        Ok([]) => (NO_DEVICE, "no Vulkan driver lists a GPU".to_owned()),
+        Ok([first, ..]) if first.is_software && !allows_software_gpu() => {
+            (NO_DEVICE, format!("the only driver, {}, computes on the CPU", first.name))
+        }
+        Ok(_) => return Ok(()),
+        Err(VulkanError::LoaderMissing(text)) => {
+            (UnavailableKind::LibraryMissing { name: vulkan::LOADER.to_owned() }, text)
+        }
+        Err(VulkanError::Failed(text)) => (UnavailableKind::Failed, text),
+    };
+    Err(Unavailable::new(Provider::WebGpu, kind, detail))
+}
+
+/// Checks that TensorRT for RTX supports the GPU, if its driver reports the generation.
+fn check_compute_capability(device_id: u32) -> Result<(), Unavailable> {
+    let provider = Provider::TensorrtRtx;
+    match devices::find(provider, device_id).and_then(|gpu| gpu.compute_capability) {
+        Some(capability) if !devices::supports_tensorrt_rtx(&capability) => {
+            let detail = format!("the GPU has compute capability {capability}");
+            Err(Unavailable::new(provider, UnavailableKind::DeviceUnsupported, detail))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns whether the WebGPU plug-in may use a Vulkan driver that computes on the CPU. Tests set
+/// its variable.
 fn allows_software_gpu() -> bool {
     std::env::var("ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER").is_ok_and(|value| value == "1")
 }

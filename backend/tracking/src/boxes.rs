@@ -3,7 +3,7 @@
 //! The first byte is the version, 1. Then follow the number of boxes and, for each box, the
 //! differences of its time, left edge, top edge, width and height from the previous box. Times are
 //! in milliseconds, coordinates in quarters of a pixel. Numbers are variable-length integers
-//! (LEB128); signed numbers have the zigzag encoding of Protocol Buffers. Each list of boxes has
+//! (LEB128); signed numbers use the zigzag encoding of Protocol Buffers. Each list of boxes has
 //! exactly one encoding.
 use crate::track::{MAX_COORDINATE, TimedBox, interpolate};
 use std::cmp::Reverse;

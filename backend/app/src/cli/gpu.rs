@@ -6,6 +6,7 @@ use crate::output;
 use crate::service::{prepare_models, start_engine};
 use clap::Args;
 use comfy_table::Table;
+use inference::ep::Provider;
 use inference::{
     Config, DeviceReport, DeviceTest, GpuBackend, GpuDevice, PassedOver, SelfTest, TestResult,
     missing_gpu_runtimes,
@@ -206,14 +207,14 @@ fn print_tests(report: &SelfTest) -> anyhow::Result<()> {
 
 /// Returns the exit status of the tests, depending on the configured `backend`.
 fn exit_from_tests(tests: &[DeviceTest], backend: GpuBackend) -> Exit {
-    let requested: &[&str] = match backend {
-        GpuBackend::Auto | GpuBackend::Cpu => &[],
-        GpuBackend::Tensorrt => &["tensorrt", "tensorrt-rtx"],
-        GpuBackend::OpenVino => &["openvino-gpu"],
-        GpuBackend::Cuda | GpuBackend::Rocm | GpuBackend::Mps | GpuBackend::WebGpu => &[backend.name()],
+    let requested = match backend {
+        GpuBackend::Auto => &[],
+        backend => Provider::candidates(backend),
     };
     let mut passed = tests.iter().filter(|test| test.outcome == TestResult::Passed);
-    if !passed.any(|test| requested.is_empty() || requested.contains(&test.provider)) {
+    if !passed
+        .any(|test| requested.is_empty() || requested.iter().any(|provider| provider.name() == test.provider))
+    {
         Exit::Failure
     } else if tests.iter().any(|test| test.outcome == TestResult::Failed) {
         Exit::Partial

@@ -77,7 +77,7 @@ fn describe_device_ids(loaded: &LoadedConfig) -> String {
 fn check_devices(loaded: &LoadedConfig) -> Vec<ConfigError> {
     let gpu = &loaded.settings.gpu;
     let mut messages = Vec::new();
-    let place = |device: &DeviceId| (device.backend.unwrap_or(gpu.backend), device.id);
+    let place = |device: &DeviceId| (device.backend_or(gpu.backend), device.id);
     let duplicate = gpu
         .device_ids
         .iter()
@@ -94,7 +94,7 @@ fn check_devices(loaded: &LoadedConfig) -> Vec<ConfigError> {
         ));
     }
     for backend in [GpuBackend::Mps, GpuBackend::WebGpu] {
-        let uses_backend = |device: &&DeviceId| device.backend.unwrap_or(gpu.backend) == backend;
+        let uses_backend = |device: &&DeviceId| device.backend_or(gpu.backend) == backend;
         if gpu.device_ids.iter().filter(uses_backend).count() > 1 {
             messages.push(format!(
                 "{} lists several devices of {}, which supports only one; allowed: one device of it, or a different GPU_BACKEND",

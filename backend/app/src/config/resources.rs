@@ -68,8 +68,7 @@ impl Settings {
     pub(crate) fn gpu_backends(&self) -> Vec<GpuBackend> {
         let mut backends: Vec<GpuBackend> = Vec::new();
         for device in self.device_ids() {
-            let named = device.backend.filter(|_| self.gpu.backend != GpuBackend::Cpu);
-            let backend = named.unwrap_or(self.gpu.backend);
+            let backend = device.backend_or(self.gpu.backend);
             if !backends.contains(&backend) {
                 backends.push(backend);
             }
@@ -83,20 +82,15 @@ impl Settings {
     }
 
     /// Returns the GPU runtimes that `scripts/gpu-runtime` must install for the operations that
-    /// request a GPU. Empty if no operation does, or if `ORT_DYLIB_PATH` is set. An installed CUDA
-    /// also serves where TensorRT for RTX is the smallest runtime.
+    /// request a GPU. Empty if no operation does, or if `ORT_DYLIB_PATH` is set.
     pub fn required_gpu_runtimes(&self) -> Vec<&'static str> {
         if self.models.ort_dylib_path.is_some() || self.gpu_operations().is_empty() {
             return Vec::new();
         }
         let has_cuda = self.runtime_library("cuda").is_some();
         let operations = self.gpu_operations();
-        let arguments = |backend| gpu_runtime_arguments(backend, &operations);
+        let arguments = |backend| gpu_runtime_arguments(backend, &operations, has_cuda);
         let mut runtimes: Vec<&str> = self.gpu_backends().into_iter().flat_map(arguments).collect();
-        runtimes
-            .iter_mut()
-            .filter(|name| has_cuda && **name == "tensorrt-rtx")
-            .for_each(|name| *name = "cuda");
         runtimes.sort_unstable();
         runtimes.dedup();
         runtimes

@@ -165,11 +165,13 @@ impl<'ast> Visit<'ast> for Names {
 impl<'ast> Visit<'ast> for Search<'_> {
     fn visit_item_fn(&mut self, function: &'ast ItemFn) {
         self.arguments = static_arguments(&function.sig);
+        self.locals.clear();
         syn::visit::visit_item_fn(self, function);
     }
 
     fn visit_impl_item_fn(&mut self, function: &'ast ImplItemFn) {
         self.arguments = static_arguments(&function.sig);
+        self.locals.clear();
         syn::visit::visit_impl_item_fn(self, function);
     }
 

@@ -17,10 +17,14 @@ fn gpu_service(folder: &TestFolder, database: &TestDatabase, settings: &[(&str, 
     command
 }
 
-async fn detect(base: &str, image: &str) -> Vec<Value> {
+async fn post_drawing(base: &str, image: &str) -> reqwest::Response {
     let request = client().post(format!("{base}/faces/detect?quality_profile=standard"));
     let request = request.header("content-type", "image/jpeg").body(testing::drawing(image));
-    let response = request.send().await.unwrap();
+    request.send().await.unwrap()
+}
+
+async fn detect(base: &str, image: &str) -> Vec<Value> {
+    let response = post_drawing(base, image).await;
     assert_eq!(response.status(), 200);
     let mut body: Value = response.json().await.unwrap();
     body["faces"].take().as_array().unwrap().clone()
@@ -135,9 +139,7 @@ async fn request_fails_after_gpu_loss_with_force_gpu_only() {
     let mut service = Service::start(command.envs(loss.variables()));
     assert_eq!(detect(&service.base, "ada.jpg").await.len(), 1);
     loss.lose_device();
-    let request = client().post(format!("{}/faces/detect", service.base));
-    let request = request.header("content-type", "image/jpeg").body(testing::drawing("ada.jpg"));
-    let response = request.send().await.unwrap();
+    let response = post_drawing(&service.base, "ada.jpg").await;
     assert!(response.status().is_server_error(), "{response:?}");
     service.stop();
 }

@@ -75,26 +75,31 @@ impl Placement {
             return Ok(builder.with_execution_providers(self.registrations()?)?);
         };
         // With an empty list of devices, ONNX Runtime would run the session on the CPU.
-        runtime.check(self.provider, self.device_id).map_err(|reason| ort::Error::new(reason.detail))?;
         let device = runtime.plugin_devices(plugin).nth(self.device_id as usize);
+        let device = device.ok_or_else(|| {
+            ort::Error::new(format!("{} lists no device {}", plugin.ep_name, self.device_id))
+        })?;
         let options: Vec<(String, String)> = self
             .plugin_options()
             .into_iter()
             .map(|(name, value)| (format!("{}.{name}", plugin.ep_name), value))
             .collect();
-        Ok(builder.with_devices(device, Some(&options))?)
+        Ok(builder.with_devices([device], Some(&options))?)
     }
 
     /// Returns the options of a plug-in, with their names.
     fn plugin_options(&self) -> Option<(&'static str, String)> {
-        let cache_dir = self.cache_dir.as_ref()?.display().to_string();
+        let cache_dir = self.cache_dir.as_ref().map(|folder| folder.display().to_string());
         match self.provider {
-            // The default precision on GPUs is FP16.
             Provider::OpenVinoGpu => {
-                let gpu = serde_json::json!({ "INFERENCE_PRECISION_HINT": "f32", "CACHE_DIR": cache_dir });
+                // The default precision on GPUs is FP16.
+                let mut gpu = serde_json::json!({ "INFERENCE_PRECISION_HINT": "f32" });
+                if let Some(folder) = cache_dir {
+                    gpu["CACHE_DIR"] = folder.into();
+                }
                 Some(("load_config", serde_json::json!({ "GPU": gpu }).to_string()))
             }
-            Provider::TensorrtRtx => Some(("nv_runtime_cache_path", cache_dir)),
+            Provider::TensorrtRtx => Some(("nv_runtime_cache_path", cache_dir?)),
             _ => None,
         }
     }

@@ -23,9 +23,7 @@ pub(super) struct Placed<T> {
 fn device_groups(config: &Config) -> Vec<(GpuBackend, Vec<u32>)> {
     let mut groups: Vec<(GpuBackend, Vec<u32>)> = Vec::new();
     for device in &config.device_ids {
-        // `cpu` switches every GPU off.
-        let named = device.backend.filter(|_| config.backend != GpuBackend::Cpu);
-        let backend = named.unwrap_or(config.backend);
+        let backend = device.backend_or(config.backend);
         match groups.iter_mut().find(|(other, _)| *other == backend) {
             Some((_, ids)) => ids.push(device.id),
             None => groups.push((backend, vec![device.id])),
@@ -262,12 +260,10 @@ fn named_initial_report(config: &Config, operation: &'static str, gpu_requested:
 /// if no provider can run image operations.
 pub(super) fn image_provider(provider: Provider) -> Result<Provider, Unavailable> {
     let reason = match provider {
-        Provider::Cpu | Provider::Cuda | Provider::WebGpu => return Ok(provider),
+        provider if provider.runs_image_operations() => return Ok(provider),
         Provider::Tensorrt => return Ok(Provider::Cuda),
         Provider::OpenVino => "OpenVINO runs only models; image operations run on the CPU without it",
-        Provider::Migraphx | Provider::CoreMl | Provider::TensorrtRtx | Provider::OpenVinoGpu => {
-            "it compiles a new graph for every image size, so image operations run on the CPU"
-        }
+        _ => "it compiles a new graph for every image size, so image operations run on the CPU",
     };
     Err(Unavailable::new(provider, UnavailableKind::Unsuited, reason))
 }

@@ -393,17 +393,20 @@ fn recommended_providers(kinds: &[GpuKind]) -> Vec<Provider> {
 
 /// Returns the providers whose libraries `scripts/gpu-runtime` installs for `backend` and the
 /// `operations` that request a GPU: with `auto`, those with the smallest set-up for the GPUs of
-/// this machine.
-pub(crate) fn providers_to_install(backend: GpuBackend, operations: &[Operation]) -> Vec<Provider> {
+/// this machine. If `has_cuda`, CUDA is installed, and also serves the GPUs of TensorRT for RTX.
+pub(crate) fn providers_to_install(
+    backend: GpuBackend,
+    operations: &[Operation],
+    has_cuda: bool,
+) -> Vec<Provider> {
     let is_linux = cfg!(target_os = "linux");
-    match backend {
+    let mut providers = match backend {
         GpuBackend::Mps | GpuBackend::Cpu => Vec::new(),
         GpuBackend::Auto if is_linux => {
             let mut providers = recommended_providers(&devices::gpu_kinds());
             let models = [Operation::FaceDetection, Operation::FaceEmbedding];
             let has_image_operations = operations.iter().any(|operation| !models.contains(operation));
-            let runs_images = |provider: &Provider| matches!(provider, Provider::Cuda | Provider::WebGpu);
-            if has_image_operations && !providers.iter().any(runs_images) {
+            if has_image_operations && !providers.iter().any(|provider| provider.runs_image_operations()) {
                 providers.push(Provider::WebGpu);
             }
             providers
@@ -411,7 +414,11 @@ pub(crate) fn providers_to_install(backend: GpuBackend, operations: &[Operation]
         GpuBackend::Rocm | GpuBackend::Cuda => Provider::candidates(backend).to_vec(),
         _ if is_linux => Provider::candidates(backend).iter().take(1).copied().collect(),
         _ => Vec::new(),
+    };
+    for provider in providers.iter_mut().filter(|provider| has_cuda && **provider == Provider::TensorrtRtx) {
+        *provider = Provider::Cuda;
     }
+    providers
 }
 
 /// Returns the argument with which `scripts/gpu-runtime` installs the libraries of `provider`.
@@ -420,9 +427,14 @@ pub(crate) fn gpu_runtime_argument(provider: Provider) -> &'static str {
 }
 
 /// Returns the arguments of `scripts/gpu-runtime` for `backend` and the `operations` that request a
-/// GPU, for a program set up by `scripts/run`. Empty if the script installs nothing for it.
-pub fn gpu_runtime_arguments(backend: GpuBackend, operations: &[Operation]) -> Vec<&'static str> {
-    providers_to_install(backend, operations).into_iter().map(gpu_runtime_argument).collect()
+/// GPU, for a program set up by `scripts/run`. Empty if the script installs nothing for it. If
+/// `has_cuda`, CUDA is installed.
+pub fn gpu_runtime_arguments(
+    backend: GpuBackend,
+    operations: &[Operation],
+    has_cuda: bool,
+) -> Vec<&'static str> {
+    providers_to_install(backend, operations, has_cuda).into_iter().map(gpu_runtime_argument).collect()
 }
 
 /// The source of a library.

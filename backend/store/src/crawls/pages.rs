@@ -356,7 +356,7 @@ update crawls set images_admitted = images_admitted + $2, images_over_limit = im
 async fn count_admitted(
     conn: &mut PgConnection,
     crawl: Uuid,
-    count_statement: &'static str,
+    statement: &'static str,
     rows: Vec<AdmittedRow>,
 ) -> Result<Vec<AdmittedUrl>, StoreError> {
     let new_count = rows.first().map_or(0, |row| row.new_count);
@@ -364,7 +364,7 @@ async fn count_admitted(
     let mut admitted: Vec<AdmittedUrl> = rows.into_iter().filter_map(to_admitted).collect();
     let (added, over_limit) = (admitted.len() as i64, new_count - admitted.len() as i64);
     if added > 0 || over_limit > 0 {
-        sqlx::query(count_statement).bind(crawl).bind(added).bind(over_limit).execute(conn).await?;
+        sqlx::query(statement).bind(crawl).bind(added).bind(over_limit).execute(conn).await?;
     }
     // The ids were generated in input order, and UUIDv7 values of one process are ordered.
     admitted.sort_by_key(|row| row.id);

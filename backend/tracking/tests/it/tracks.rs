@@ -66,7 +66,7 @@ fn wandering() -> Vec<Person> {
         .collect()
 }
 
-/// Returns people with low scores for three seconds at a time.
+/// Returns people who each have low scores in three periods of three seconds.
 fn low_scores() -> Vec<Person> {
     let mut people = wandering();
     for (i, person) in people.iter_mut().enumerate() {

@@ -151,7 +151,7 @@ impl World {
     pub(crate) async fn kill_and_start(&mut self) -> usize {
         tokio::task::block_in_place(|| self.service.kill());
         let incomplete = self.incomplete_files().len();
-        // So that the test does not wait until the leases of the killed worker expire.
+        // Otherwise the test would wait until the leases of the killed worker expire.
         expire_leases(&self.database).await;
         let start = || Service::start(&mut service_command(&self.folder, &self.database));
         self.service = tokio::task::block_in_place(start);

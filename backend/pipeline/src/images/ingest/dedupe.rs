@@ -215,7 +215,7 @@ impl Versions {
     }
 }
 
-/// The result of a search for the relation of an image to the stored images.
+/// The result of comparing an image with the stored images.
 pub(super) enum RelationLookup {
     Found {
         relation: Relation,
