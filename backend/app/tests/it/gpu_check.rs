@@ -17,6 +17,7 @@ fn run_check(folder: &Path, binary: &Path, args: &[impl AsRef<std::ffi::OsStr>])
     command.arg(script()).args(["--binary".as_ref(), binary.as_os_str(), "--out".as_ref(), out.as_os_str()]);
     // Without this variable, the WebGPU plug-in ignores the software GPU, which takes minutes.
     command.args(args).current_dir(folder).env_remove("ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER");
+    command.env("POSTGRES_BIN_DIR", testing::database::programs());
     let finished = Output::run(&mut command);
     let report = std::fs::read(&out).unwrap_or_else(|error| panic!("{error}: {finished:?}"));
     (finished, serde_json::from_slice(&report).unwrap())
@@ -53,7 +54,7 @@ fn gpu_checks_are_skipped_without_gpu() {
     for cpu in ["device", "models", "cpu_test", "cpu_faces", "cpu_bench", "strict_refusal"] {
         assert_eq!(outcome(&report, cpu).0, "passed", "{cpu}: {report}");
     }
-    let gpu_checks = "providers provider gpu_test agreement strict_start pixel_operations video_decoding \
+    let gpu_checks = "providers provider service gpu_test agreement strict_start pixel_operations video_decoding \
          embedding_throughput tensorrt";
     for gpu in gpu_checks.split(' ') {
         let (outcome, reason) = outcome(&report, gpu);
@@ -145,6 +146,8 @@ import json, os, subprocess, sys
 args, gpu = sys.argv[1:], os.environ.get("FACE_DETECTION_GPU") == "true"
 env = {k: v for k, v in os.environ.items() if not k.endswith("_GPU") and k not in ("GPU_BACKEND", "FORCE_GPU_ONLY")}
 env["GPU_BATCH_SIZE"] = "2"
+if args[0] == "up":
+    os.execve(REAL, [REAL, *args], env)
 if args[0] == "bench":
     wanted, args = "--gpu" in args, [a for a in args if a != "--gpu"] + ["--no-gpu", "--warmup", "0"]
     if "--batch-size" in args:
@@ -190,12 +193,14 @@ print(json.dumps(output))
 fn every_check_parses_program_output() {
     let only = [
         "--only",
-        "strict_refusal,providers,provider,gpu_test,agreement,strict_start,pixel_operations,embedding_throughput,pipeline,small_memory,\
+        "strict_refusal,providers,provider,service,gpu_test,agreement,strict_start,pixel_operations,embedding_throughput,pipeline,small_memory,\
          batch_size,tensorrt",
+        "--seconds",
+        "1",
     ];
     let (folder, args) = image_folder("ada_wide.jpg", &only);
     let (_, report) = run_check(folder.path(), &write_wrapper(folder.path()), &args);
-    let expected = "device providers provider gpu_test agreement strict_start pixel_operations \
+    let expected = "device providers provider service gpu_test agreement strict_start pixel_operations \
          embedding_throughput pipeline small_memory batch_size tensorrt";
     for row in expected.split(' ') {
         assert_eq!(outcome(&report, row), ("passed", ""), "{row}: {report}");
@@ -210,6 +215,11 @@ fn every_check_parses_program_output() {
     );
     let measured = &facts("providers")["cuda:0"]["face_embedding"]["batch_2"];
     assert!(measured["steady_seconds"].as_f64().unwrap() > 0.0, "{measured}");
+    for key in ["16_connections", "64_connections"] {
+        let load = &facts("service")[key];
+        assert!(load["images_per_second"].as_f64().unwrap() > 0.0 && load["errors"] == 0, "{load}");
+    }
+    assert!(facts("service")["ready_seconds"]["again"].as_f64().unwrap() > 0.0, "{}", facts("service"));
     assert!(facts("pipeline")["share_of_embedding_rate"].as_f64().unwrap() > 0.0, "{}", facts("pipeline"));
     assert!(facts("batch_size")["steps"].as_array().unwrap().len() > 1);
     assert!(outcome(&report, "strict_refusal").1.contains("there is a GPU"));
