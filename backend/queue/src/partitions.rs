@@ -14,7 +14,7 @@
 //! in that group. Groups therefore do not delay each other, and no key is skipped.
 use crate::queue::notify_workers;
 use crate::{Queue, QueueError};
-use sqlx::{FromRow, PgConnection};
+use sqlx::FromRow;
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use uuid::Uuid;
@@ -51,11 +51,11 @@ impl Queue {
     /// processes may call this concurrently. The cost is bounded: if there are very many partition
     /// keys, each call visits only some of them, and later calls visit the others.
     pub async fn unpark(&self) -> Result<u64, QueueError> {
-        let mut tx = self.pool.begin().await?;
-        let (kinds, groups, after) = self.next_groups(&mut tx).await?;
+        let (kinds, groups, after) = self.next_groups().await?;
         if groups.is_empty() {
             return Ok(0);
         }
+        let mut tx = self.pool.begin().await?;
         // The locks and the update must be two statements. The update takes its snapshot after the
         // locks are held, so it sees whether a group was held in the meantime.
         let visited: Vec<VisitedKey> = sqlx::query_as(VISIT_KEYS)
@@ -89,14 +89,11 @@ impl Queue {
     }
 
     /// Returns the next groups with parked jobs: kinds, ids, and keys after which the pass starts.
-    async fn next_groups(
-        &self,
-        conn: &mut PgConnection,
-    ) -> Result<(Vec<String>, Vec<Uuid>, Vec<String>), QueueError> {
+    async fn next_groups(&self) -> Result<(Vec<String>, Vec<Uuid>, Vec<String>), QueueError> {
         let last_group = self.partition_cursor.lock().unwrap_or_else(PoisonError::into_inner).group.clone();
-        let mut groups = self.groups_after(conn, &last_group).await?;
-        if groups.is_empty() {
-            groups = self.groups_after(conn, &Default::default()).await?;
+        let mut groups = self.groups_after(&last_group).await?;
+        if groups.is_empty() && last_group != Default::default() {
+            groups = self.groups_after(&Default::default()).await?;
         }
         let mut positions = self.partition_cursor.lock().unwrap_or_else(PoisonError::into_inner);
         let is_last_page = (groups.len() as i64) < MAX_GROUPS;
@@ -107,12 +104,8 @@ impl Queue {
         Ok((kinds, ids, after))
     }
 
-    async fn groups_after(
-        &self,
-        conn: &mut PgConnection,
-        (kind, group): &(String, Uuid),
-    ) -> Result<Vec<(String, Uuid)>, QueueError> {
-        Ok(sqlx::query_as(NEXT_GROUPS).bind(kind).bind(group).bind(MAX_GROUPS).fetch_all(conn).await?)
+    async fn groups_after(&self, (kind, group): &(String, Uuid)) -> Result<Vec<(String, Uuid)>, QueueError> {
+        Ok(sqlx::query_as(NEXT_GROUPS).bind(kind).bind(group).bind(MAX_GROUPS).fetch_all(&self.pool).await?)
     }
 
     /// Stores where the next pass starts in each group: after the keys of this pass. If all places

@@ -21,7 +21,7 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(1);
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time for which a claim waits until a quarter of a kind's slots is free. A claim of one
 /// job costs the database about as much as a claim of several.
-const GATHER_TIMEOUT: Duration = Duration::from_millis(20);
+const GATHER_TIMEOUT: Duration = Duration::from_millis(40);
 /// Minimum pause after an empty claim, also if a job is due that another worker is claiming.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
 /// Maximum pause, regardless of the poll interval.

@@ -17,6 +17,8 @@ const PURGE_INTERVAL: Duration = Duration::from_secs(60);
 const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Minimum interval between two passes over the partition keys.
 const MIN_UNPARK_INTERVAL: Duration = Duration::from_millis(50);
+/// The same after a pass that unparked nothing. Usually no job is parked.
+const IDLE_UNPARK_INTERVAL: Duration = Duration::from_millis(100);
 /// Minimum of all intervals of the background tasks, regardless of the lease.
 const MIN_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -75,10 +77,11 @@ pub(super) async fn unpark_periodically(shared: Arc<Shared>) {
     loop {
         let start = Instant::now();
         let pause = match with_time_limit(shared.queue.config().lease, shared.queue.unpark()).await {
-            Ok(_) => {
+            Ok(count) => {
                 backoff.reset();
                 // With many partition keys a pass takes longer, so passes become less frequent.
-                MIN_UNPARK_INTERVAL.max(start.elapsed() * 5)
+                let min_interval = if count > 0 { MIN_UNPARK_INTERVAL } else { IDLE_UNPARK_INTERVAL };
+                min_interval.max(start.elapsed() * 5)
             }
             Err(error) => {
                 telemetry::count_failure("unpark");
