@@ -33,6 +33,10 @@ const MAX_REFUSING_HOSTS: usize = 10_000;
 /// Pace in milliseconds up to which a host counts as fast. If it also refuses no requests and no
 /// delay is required, its pace is ignored. Otherwise each response would cause a write.
 const NEGLIGIBLE_PACE_MS: i32 = 20;
+/// Time for which a permit without a delay is used again.
+const GRANT_TTL: Duration = Duration::from_millis(100);
+/// Time for which a pace that was read counts as known.
+const PACE_TTL: Duration = Duration::from_secs(1);
 /// Wait before a retry if the database fails. Permits cannot be granted without the database.
 const DATABASE_PAUSE: Duration = Duration::from_secs(5);
 
@@ -42,7 +46,17 @@ pub(crate) struct HostThrottle {
     /// Hosts without a delay that refused a request of this process. The pace is read only for
     /// these hosts, because a query for every request to other hosts would cost too much.
     refusing_hosts: Mutex<HashSet<String>>,
+    undelayed_hosts: Mutex<HashMap<String, UndelayedHost>>,
     concurrency: Arc<HostConcurrency>,
+}
+
+/// What this process knows of a host that it requests without a delay.
+#[derive(Debug, Default)]
+struct UndelayedHost {
+    /// When the last permit was granted by the database, and its token.
+    granted: Option<(Instant, i64)>,
+    /// When its pace was last read, if it was negligible then.
+    fast_at: Option<Instant>,
 }
 
 /// The delay that a crawl sets, and the collection whose requests it applies to.
@@ -75,7 +89,13 @@ pub(crate) struct HostPermit {
 
 impl HostThrottle {
     pub(crate) fn new(store: Store, config: Config) -> Self {
-        Self { store, config, refusing_hosts: Mutex::default(), concurrency: Arc::default() }
+        Self {
+            store,
+            config,
+            refusing_hosts: Mutex::default(),
+            undelayed_hosts: Mutex::default(),
+            concurrency: Arc::default(),
+        }
     }
 
     /// Returns the longer of the crawl's own (or the service's) delay and the one in robots.txt. A
@@ -109,6 +129,10 @@ impl HostThrottle {
     }
 
     async fn acquire_token(&self, host: &str, delay: Delay) -> Result<i64, FetchError> {
+        let is_undelayed = delay.own.is_none() && delay.shared.is_zero();
+        if is_undelayed && let Some(token) = self.recent_token(host) {
+            return Ok(token);
+        }
         let deadline = Instant::now() + self.config.max_permit_wait;
         loop {
             let (shared, begin) = (millis(delay.shared), Instant::now());
@@ -124,7 +148,12 @@ impl HostThrottle {
                         .await;
                     return Err(FetchError::Postponed(DATABASE_PAUSE));
                 }
-                PermitDecision::Granted { token } => return Ok(token),
+                PermitDecision::Granted { token } => {
+                    if is_undelayed {
+                        self.remember(host, |memory| memory.granted = Some((begin, token)));
+                    }
+                    return Ok(token);
+                }
                 PermitDecision::Wait { wait } => wait.max(MIN_WAIT),
             };
             if Instant::now() + wait > deadline {
@@ -160,27 +189,39 @@ impl HostThrottle {
         if let Some(outcome) = outcome
             && (!min_delay.is_zero() || is_adaptive || self.update_refusing(&permit.host, outcome))
         {
+            let max_delay = if is_adaptive { MAX_ADAPTIVE_DELAY } else { min_delay };
+            let next = |stored: HostPace| {
+                let before = Pace {
+                    delay: Duration::from_millis(stored.pace_ms.max(0).unsigned_abs().into()),
+                    refusals: stored.refusals.max(0).unsigned_abs(),
+                };
+                let (after, requested_pause) = before.after(outcome, Bounds { min_delay, max_delay });
+                (before, after, requested_pause)
+            };
+            let is_skipped = min_delay.is_zero() && self.was_fast(&permit.host) && {
+                let (_, after, requested_pause) = next(HostPace::default());
+                requested_pause.is_none() && is_fast(to_host_pace(after.delay, after.refusals))
+            };
             // If the host's history cannot be read, a refusal is treated as the first one, and the
             // delay starts from its initial value.
-            let stored_pace =
-                retried("host_pace", || self.store.hosts().pace(&permit.host)).await.unwrap_or_default();
-            let before = Pace {
-                delay: Duration::from_millis(stored_pace.pace_ms.max(0).unsigned_abs().into()),
-                refusals: stored_pace.refusals.max(0).unsigned_abs(),
+            let stored_pace = match is_skipped {
+                true => HostPace::default(),
+                false => {
+                    retried("host_pace", || self.store.hosts().pace(&permit.host)).await.unwrap_or_default()
+                }
             };
-            let max_delay = if is_adaptive { MAX_ADAPTIVE_DELAY } else { min_delay };
-            let (after, requested_pause) = before.after(outcome, Bounds { min_delay, max_delay });
+            if !is_skipped && min_delay.is_zero() {
+                let fast_at = is_fast(stored_pace).then(Instant::now);
+                self.remember(&permit.host, |memory| memory.fast_at = fast_at);
+            }
+            let (before, after, requested_pause) = next(stored_pace);
             pause = requested_pause;
             // A crawl with its own delay does not change the pace of the host.
             let pace_delay = if is_adaptive { after.delay } else { before.delay };
             // Other collections wait for the delay that the host's responses caused, not for this
             // crawl's own delay.
             delay = if is_adaptive { after.delay } else { before.delay.max(shared).min(min_delay) };
-            let new_pace = HostPace {
-                pace_ms: i32::try_from(pace_delay.as_millis()).unwrap_or(i32::MAX),
-                refusals: i32::try_from(after.refusals).unwrap_or(i32::MAX),
-            };
-            let is_fast = |pace: HostPace| pace.refusals == 0 && pace.pace_ms <= NEGLIGIBLE_PACE_MS;
+            let new_pace = to_host_pace(pace_delay, after.refusals);
             if min_delay.is_zero() && is_fast(stored_pace) && is_fast(new_pace) {
                 delay = Duration::ZERO;
             } else {
@@ -197,6 +238,9 @@ impl HostThrottle {
             // The permit expires by itself. Until then the host receives no requests.
             tracing::warn!(%error, "failed to record the end of a request");
         }
+        if pause.is_some() {
+            self.remember(&permit.host, |memory| *memory = UndelayedHost::default());
+        }
         let Some(own) = own else { return };
         let ended = retried("finish_collection_request", || {
             self.store.hosts().finish_collection_request(&permit.host, own)
@@ -205,6 +249,31 @@ impl HostThrottle {
         if let Err(error) = ended {
             tracing::warn!(%error, "failed to record the end of a collection's request");
         }
+    }
+
+    /// Returns the token of a permit without a delay that was granted less than [`GRANT_TTL`] ago.
+    /// Such permits differ in nothing, so it can be used again. If another process records a pause
+    /// of the host meanwhile, requests of this process continue until that time is over.
+    fn recent_token(&self, host: &str) -> Option<i64> {
+        let hosts = self.undelayed_hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        let (granted_at, token) = hosts.get(host)?.granted?;
+        (granted_at.elapsed() < GRANT_TTL).then_some(token)
+    }
+
+    /// Returns `true` if the host was fast when its pace was last read, at most a second ago. While
+    /// it stays fast, its pace is neither used nor changed, so it need not be read again.
+    fn was_fast(&self, host: &str) -> bool {
+        let hosts = self.undelayed_hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        let read_at = hosts.get(host).and_then(|memory| memory.fast_at);
+        read_at.is_some_and(|read_at| read_at.elapsed() < PACE_TTL)
+    }
+
+    fn remember(&self, host: &str, change: impl FnOnce(&mut UndelayedHost)) {
+        let mut hosts = self.undelayed_hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        if hosts.len() >= MAX_HOSTS {
+            hosts.clear();
+        }
+        change(hosts.entry(host.to_owned()).or_default());
     }
 
     /// Updates the set of refusing hosts. Returns `true` if the host refused this request or an
@@ -227,6 +296,17 @@ impl HostThrottle {
         tracing::error!(%error, "failed to acquire host permit");
         FetchError::Postponed(DATABASE_PAUSE)
     }
+}
+
+fn to_host_pace(delay: Duration, refusals: u32) -> HostPace {
+    HostPace {
+        pace_ms: i32::try_from(delay.as_millis()).unwrap_or(i32::MAX),
+        refusals: i32::try_from(refusals).unwrap_or(i32::MAX),
+    }
+}
+
+fn is_fast(pace: HostPace) -> bool {
+    pace.refusals == 0 && pace.pace_ms <= NEGLIGIBLE_PACE_MS
 }
 
 fn millis(duration: Duration) -> i64 {
