@@ -75,6 +75,32 @@ impl Queue {
         attempt.ok_or(QueueError::Stale(claim.id))
     }
 
+    /// Locks the jobs of many claims inside the caller's transaction, so that the claims are held
+    /// until it ends. Returns the locked ones. The others are lost, or another transaction has
+    /// locked their jobs.
+    pub async fn lock_claims(
+        &self,
+        conn: &mut PgConnection,
+        claims: &[Claim],
+    ) -> Result<HashSet<Claim>, QueueError> {
+        let (ids, fences) = ids_and_fences(claims);
+        let locked: Vec<Claim> = sqlx::query_as(LOCK_CLAIMS).bind(ids).bind(fences).fetch_all(conn).await?;
+        Ok(locked.into_iter().collect())
+    }
+
+    /// Completes many jobs inside the caller's transaction, which locked them with
+    /// [`lock_claims`](Self::lock_claims).
+    ///
+    /// # Errors
+    /// Fails with `Stale` if a claim is not held. The caller must then roll back.
+    pub async fn complete_locked(&self, conn: &mut PgConnection, claims: &[Claim]) -> Result<(), QueueError> {
+        let (ids, fences) = ids_and_fences(claims);
+        let settled: Vec<Uuid> =
+            sqlx::query_scalar(COMPLETE_MANY).bind(ids).bind(fences).fetch_all(conn).await?;
+        let lost = claims.iter().find(|claim| !settled.contains(&claim.id));
+        lost.map_or(Ok(()), |claim| Err(QueueError::Stale(claim.id)))
+    }
+
     /// Completes many jobs in a separate transaction. Returns the stale claims.
     pub async fn complete_many(&self, claims: &[Claim]) -> Result<Vec<Claim>, QueueError> {
         let mut batch = self.try_complete_many(claims).await?;
@@ -272,6 +298,20 @@ const RECORD_PROGRESS: &str = concat!(
     " update jobs set attempt = 1, crashes = 0, alone = false
 where id = $1 and fence = $2 and state = 'running' and (select count(*) from group_lock) >= 0"
 );
+
+/// Acquires the shared locks of the groups in a fixed order, and then the rows.
+const LOCK_CLAIMS: &str = "
+with group_locks as materialized (
+    select pg_advisory_xact_lock_shared(lock) from (
+        select distinct job_group_lock(group_id) as lock from jobs
+        where id = any($1) and group_id is not null order by lock
+    ) locks
+)
+select j.id, j.fence from unnest($1::uuid[], $2::bigint[]) as m(id, fence) cross join lateral (
+    select id, fence from jobs
+    where id = m.id and fence = m.fence and state = 'running' and (select count(*) from group_locks) >= 0
+    limit 1 for update skip locked
+) j";
 
 const COMPLETE_MANY: &str = concat!(
     "with picked as materialized (

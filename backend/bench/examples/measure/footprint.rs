@@ -191,7 +191,7 @@ impl Crawl {
         inserted.map_err(|_| anyhow!("two images have the same bytes"))?;
         self.store.faces().insert(tx.conn(), self.collection, image.id, &faces).await?;
         let (state, image) = (ImageState::Processed, Some(image.id));
-        let result = ImageUrlResult { state, reason: None, detail: None, image };
+        let result = ImageUrlResult { state, reason: None, detail: None, image, final_url: None };
         self.store.ledger().settle_image_url(tx.conn(), row, result).await?;
         tx.commit().await?;
         Ok(())

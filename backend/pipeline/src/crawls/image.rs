@@ -14,6 +14,7 @@ use crawler::{Directives, Referrer, Request};
 use domain::Reason;
 use queue::{Claim, ClaimedJob, Handler, RunEnd};
 use std::sync::Arc;
+use store::crawls::http_cache::ImageRequest;
 use store::crawls::ledger::Ledger;
 use store::retried;
 use tokio_util::sync::CancellationToken;
@@ -69,23 +70,21 @@ async fn scan(
         moved_to: None,
         fetched: None,
     };
-    if retried("refuses_address", || {
-        context.faces.suppressor.is_address_suppressed(collection, job.image_url_id)
-    })
-    .await?
-    {
+    let request = ImageRequest {
+        collection,
+        image_url: job.image_url_id,
+        url: job.url.as_str(),
+        revalidates_for: view.options.revalidate.then_some(model),
+        page: job.shown_on.filter(|_| context.fetcher.sends_referer()).map(|shown_on| shown_on.page_id),
+    };
+    let prepared = retried("prepare_image", || context.store.hosts().prepare_image(&request)).await?;
+    if prepared.is_suppressed {
         let reason = Reason::SuppressedUrl;
         retried("settle_row", || ingest.settle_suppressed(&incoming, Some(claim), reason.clone())).await?;
         return Ok(());
     }
-    let mut cached = match view.options.revalidate {
-        true => {
-            let url = job.url.as_str();
-            retried("cached_image", || context.store.hosts().cached_image(collection, url, model)).await?
-        }
-        false => None,
-    };
-    let referrer = referrer(context, job).await?;
+    let mut cached = prepared.cached;
+    let referrer = prepared.page_url.and_then(|page| referrer(&page, job));
     loop {
         let policy = FetchPolicy::new(context, &view, Area::Anywhere);
         let validators = cached.as_ref().and_then(|cached| validators(&cached.response));
@@ -137,12 +136,9 @@ async fn scan(
     }
 }
 
-/// Returns the `Referer` of the request for the image. Returns `None` if no page shows the image,
-/// if the page was erased, or if the policy forbids it.
-async fn referrer(context: &Context, job: &ImageJob) -> Result<Option<Referrer>, JobError> {
-    let Some(ShownOn { page_id, policy }) = job.shown_on.filter(|_| context.fetcher.sends_referer()) else {
-        return Ok(None);
-    };
-    let page = retried("page_address", || context.store.ledger().page_address(page_id)).await?;
-    Ok(page.and_then(|page| Referrer::new(&Url::parse(&page).ok()?, policy, &job.url)))
+/// Returns the `Referer` of the request for the image. Returns `None` if the page was erased, or if
+/// the policy forbids it.
+fn referrer(page: &str, job: &ImageJob) -> Option<Referrer> {
+    let ShownOn { policy, .. } = job.shown_on?;
+    Referrer::new(&Url::parse(page).ok()?, policy, &job.url)
 }

@@ -289,6 +289,7 @@ impl Row {
                     reason: Some(reason.clone()),
                     detail: Some(detail),
                     image: None,
+                    final_url: None,
                 };
                 store.ledger().settle_image_url(tx.conn(), self.id, result).await
             }

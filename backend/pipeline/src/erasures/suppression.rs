@@ -77,11 +77,6 @@ impl Suppressor {
         Self { sketcher: Some(sketcher), ..self.clone() }
     }
 
-    /// Returns `true` if the address of a ledger row is suppressed and must not be fetched.
-    pub async fn is_address_suppressed(&self, collection: Uuid, image_url: Uuid) -> Result<bool, StoreError> {
-        self.store.suppressions().suppresses_url(self.store.pool(), collection, image_url, None).await
-    }
-
     /// Returns `true` if the collection has a suppression.
     pub(crate) async fn has_suppressions(&self, collection: Uuid) -> Result<bool, StoreError> {
         self.store.suppressions().suppresses(self.store.pool(), collection).await

@@ -121,6 +121,7 @@ const CROP_QUALITY: u8 = 90;
 /// Number of blobs of one image that are written concurrently.
 const WRITES_IN_FLIGHT: usize = 8;
 
+#[derive(Default)]
 pub(crate) struct StoredBlobs {
     /// `None` if the configuration excludes thumbnails of this image.
     pub(crate) thumbnail: Option<String>,
@@ -155,6 +156,20 @@ impl Encoded {
 }
 
 impl FaceStore {
+    /// Returns `true` if the image of an analysis is stored with blobs.
+    pub(crate) fn has_blobs(&self, analysis: &Analysis) -> bool {
+        let has_faces = analysis.faces.iter().any(|face| face.embedding.is_some());
+        has_faces || self.needs_thumbnail(has_faces)
+    }
+
+    fn needs_thumbnail(&self, has_faces: bool) -> bool {
+        match self.analyzer.config().thumbnails {
+            Thumbnails::All => true,
+            Thumbnails::Faces => has_faces,
+            Thumbnails::None => false,
+        }
+    }
+
     /// Encodes and writes the blobs of an analysis with [`chips`](crate::AnalyzeOptions::chips).
     /// The thumbnail has the orientation that a browser shows; crops and chips are upright.
     /// [`Thumbnails`](crate::Thumbnails) selects the images that have one.
@@ -165,11 +180,7 @@ impl FaceStore {
         let is_stored = |face: &&AnalyzedFace| face.embedding.is_some();
         let faces = analysis.faces.iter().filter(is_stored).map(|face| (face.detection.bbox, chip_of(face)));
         let faces: Vec<_> = faces.collect();
-        let needs_thumbnail = match self.analyzer.config().thumbnails {
-            Thumbnails::All => true,
-            Thumbnails::Faces => !faces.is_empty(),
-            Thumbnails::None => false,
-        };
+        let needs_thumbnail = self.needs_thumbnail(!faces.is_empty());
         if !needs_thumbnail && faces.is_empty() {
             let faces = vec![None; analysis.faces.len()];
             return Ok(StoredBlobs { thumbnail: None, faces, written: Vec::new() });
@@ -227,12 +238,12 @@ impl FaceStore {
         Ok(keys.into_iter().zip(encoded).collect())
     }
 
-    /// Protects the blobs from deletion, in the transaction that writes their rows. Rewrites blobs
-    /// that an erasure deleted in the meantime.
-    pub(crate) async fn keep_blobs(&self, tx: &mut Tx, stored: &StoredBlobs) -> Result<(), IngestError> {
-        let keys = stored.keys();
+    /// Protects the blobs of images from deletion, in the transaction that writes their rows.
+    /// Rewrites blobs that an erasure deleted in the meantime.
+    pub(crate) async fn keep_blobs(&self, tx: &mut Tx, stored: &[&StoredBlobs]) -> Result<(), IngestError> {
+        let keys: Vec<String> = stored.iter().flat_map(|stored| stored.keys()).collect();
         let missing = self.store.blobs().prevent_deletion(tx.conn(), &keys).await?;
-        for (key, blob) in &stored.written {
+        for (key, blob) in stored.iter().flat_map(|stored| &stored.written) {
             if missing.contains(key) {
                 self.blobs.put(blob.kind, blob.extension, blob.bytes.clone()).await?;
             }

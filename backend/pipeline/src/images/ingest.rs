@@ -2,6 +2,7 @@
 //! by their faces. Writes the blobs of a new image, and then its rows in one transaction. Fetching
 //! is in `crawls::image`.
 mod dedupe;
+mod storing;
 use super::face_store::{FaceStore, IngestError, StoredBlobs, new_face};
 use crate::domain::{check_live, count_outcome};
 use crate::erasures::suppression::{self, ImageAddress, ImageToCheck, SuppressedParts};
@@ -10,13 +11,14 @@ use bytes::Bytes;
 use dedupe::{Relation, RelationLookup, ShownFaces, Versions};
 use domain::{ImageState, Reason};
 use inference::Priority;
-use queue::Claim;
+use queue::{Claim, outside_slot};
 use std::sync::Arc;
-use store::crawls::http_cache::CachedResponse;
+use store::crawls::http_cache::{CachedResponse, ImageVisit};
 use store::crawls::pages::ImageUrlResult;
 use store::faces::NewFace;
-use store::images::{Image, NewImage};
+use store::images::{KnownImage, NewImage};
 use store::{StoreError, Tx, retried};
+use storing::{PreparedImage, StoringQueue};
 use uuid::Uuid;
 use vision::{Rect, crop};
 
@@ -71,6 +73,7 @@ pub struct FetchedFrom {
 #[derive(Clone)]
 pub(crate) struct Ingest {
     faces: FaceStore,
+    storing: StoringQueue,
 }
 
 /// Width of the painted margin around a suppressed face, as a fraction of the larger box side.
@@ -79,8 +82,9 @@ const PAINT_MARGIN: f32 = 0.3;
 const MAX_ATTEMPTS: usize = 5;
 
 impl Ingest {
+    /// Starts the storing stage. Call it inside a runtime.
     pub(crate) fn new(faces: FaceStore) -> Self {
-        Self { faces }
+        Self { storing: StoringQueue::start(faces.clone()), faces }
     }
 
     /// Analyses and stores an image and settles its ledger row in one transaction. With a claim,
@@ -94,22 +98,24 @@ impl Ingest {
         incoming: Incoming,
         claim: Option<Claim>,
     ) -> Result<IngestOutcome, IngestError> {
+        let _counted = self.storing.count_analysis();
         let sha256 = self.faces.analyzer.digest(incoming.bytes.clone()).await?;
         let (suppressor, address) = (&self.faces.suppressor, address_of(&incoming));
         // A larger version can replace the stored image before the source is linked to it. In that
         // case the loop searches again.
-        for _ in 0..MAX_ATTEMPTS {
-            // Most collections have no suppressions and skip the early checks. The transaction of
-            // `record` checks again, so no erasure is missed.
-            let has_suppressions = suppressor.has_suppressions(incoming.collection).await?;
+        for attempt in 0..MAX_ATTEMPTS {
+            // Most collections have no suppressions and skip the early checks. The transaction that
+            // stores the image checks again, so no erasure is missed.
+            let (has_suppressions, known) =
+                self.faces.store.images().known(incoming.collection, &sha256).await?;
             if has_suppressions
                 && let Some(reason) =
                     suppressor.suppression_reason(incoming.collection, address, &sha256, None).await?
             {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
-            if let Some(known) = self.faces.store.images().by_sha256(incoming.collection, &sha256).await? {
-                match self.settle_known(&incoming, claim, &known).await? {
+            if let Some(known) = known {
+                match self.settle_known(&incoming, claim, known).await? {
                     Some(done) => return Ok(done),
                     None => continue,
                 }
@@ -138,8 +144,14 @@ impl Ingest {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
             let analysis = self.without_faces(analysis, &suppressed.faces).await?;
+            // For an image without blobs, the transaction that stores it finds duplicates early
+            // enough.
+            let needs_search = attempt > 0 || self.faces.has_blobs(&analysis);
             let (shown, is_duplicate) = match incoming.dedupe {
-                Dedupe::Near => self.find_duplicate(incoming.collection, &analysis, &options).await?,
+                Dedupe::Near if needs_search => {
+                    self.find_duplicate(incoming.collection, &analysis, &options).await?
+                }
+                Dedupe::Near => (ShownFaces::without_search(&analysis, &options), false),
                 _ => (ShownFaces::default(), false),
             };
             // The collection's first erasure may have been committed in the meantime. The faces
@@ -152,11 +164,22 @@ impl Ingest {
             }
             let blobs = match is_duplicate {
                 true => None,
-                false => Some(self.faces.write_blobs(&analysis).await?),
+                false => Some(Arc::new(self.faces.write_blobs(&analysis).await?)),
             };
+            if let Some(blobs) = blobs.as_ref().filter(|_| !has_suppressions) {
+                let prepared = self.prepare(&incoming, claim, &analysis, blobs.clone());
+                let done = IngestOutcome::Stored { image: prepared.image.id, faces: prepared.faces.len() };
+                if outside_slot(self.storing.store(prepared)).await {
+                    return Ok(done);
+                }
+            }
             let has_suppressed_faces = !suppressed.faces.is_empty();
-            let analyzed =
-                Analyzed { analysis: &analysis, shown: &shown, blobs: blobs.as_ref(), has_suppressed_faces };
+            let analyzed = Analyzed {
+                analysis: &analysis,
+                shown: &shown,
+                blobs: blobs.as_deref(),
+                has_suppressed_faces,
+            };
             // Only the transaction is repeated after a conflict, not the download and the analysis.
             let operation = if is_duplicate { "settle_near" } else { "store_image" };
             if let Some(done) = retried(operation, || self.record(&incoming, claim, &analyzed)).await? {
@@ -182,6 +205,7 @@ impl Ingest {
             reason: Some(reason.clone()),
             detail,
             image: None,
+            final_url: None,
         };
         let settlement = self.begin_settlement(incoming, claim).await?;
         self.commit_settlement(settlement, result).await?;
@@ -283,16 +307,15 @@ impl Ingest {
         let Settlement { mut tx, claim, image_url, moved_to, visit } = settlement;
         let store = &self.faces.store;
         let (state, reason, image) = (result.state, result.reason.clone(), result.image);
+        let result = ImageUrlResult { final_url: moved_to.as_deref(), ..result };
         store.ledger().settle_image_url(tx.conn(), image_url, result).await?;
-        if let (Some(final_url), Some(_)) = (moved_to, image) {
-            store.ledger().record_image_redirect(tx.conn(), image_url, &final_url).await?;
-        }
         if state == ImageState::Suppressed {
             suppression::erase_suppressed_image(store, &self.faces.queue, &mut tx, (image_url, claim))
                 .await?;
         }
         if let (Some((collection, FetchedFrom { url, visit })), Some(image)) = (visit, image) {
-            store.hosts().cache_image(tx.conn(), collection, &url, image, visit.as_ref()).await?;
+            let visit = ImageVisit { collection, url: &url, image, response: visit.as_ref() };
+            store.hosts().cache_images(tx.conn(), &[visit]).await?;
         }
         tx.commit().await?;
         count_outcome("image", state.as_str(), reason.as_ref());
@@ -340,11 +363,9 @@ impl Ingest {
         if let Err(image) = inserted {
             return self.settle_stored_concurrently(settlement, incoming.dedupe, image).await.map(Some);
         }
-        let faces: Vec<NewFace> = (analysis.faces.iter().zip(&blobs.faces))
-            .filter_map(|(face, blobs)| new_face(face, *model_id, blobs.clone()?))
-            .collect();
+        let faces = new_faces(analysis, blobs, *model_id);
         store.faces().insert(settlement.tx.conn(), incoming.collection, image.id, &faces).await?;
-        self.faces.keep_blobs(&mut settlement.tx, blobs).await?;
+        self.faces.keep_blobs(&mut settlement.tx, &[blobs]).await?;
         let smaller = &versions.replaced;
         let mut unused = Vec::new();
         if !smaller.is_empty() {
@@ -363,6 +384,30 @@ impl Ingest {
             self.faces.delete_blobs(&unused).await;
         }
         Ok(Some(IngestOutcome::Stored { image: image.id, faces: faces.len() }))
+    }
+
+    /// Returns the rows of an image that seems to be new.
+    fn prepare(
+        &self,
+        incoming: &Incoming,
+        claim: Option<Claim>,
+        analysis: &Analysis,
+        blobs: Arc<StoredBlobs>,
+    ) -> PreparedImage {
+        PreparedImage {
+            claim,
+            collection: incoming.collection,
+            crawl: incoming.crawl,
+            image_url: incoming.image_url,
+            moved_to: incoming.moved_to.clone(),
+            fetched: incoming.fetched.clone(),
+            reason: incoming.incomplete.then_some(Reason::IncompleteTransfer),
+            compares_near: incoming.dedupe == Dedupe::Near,
+            hashes: analysis.hashes,
+            image: new_image(analysis, blobs.thumbnail.clone()),
+            faces: new_faces(analysis, &blobs, self.faces.model_id),
+            blobs,
+        }
     }
 
     /// Settles an image whose bytes another transaction stored after the first check.
@@ -391,7 +436,7 @@ impl Ingest {
         &self,
         incoming: &Incoming,
         claim: Option<Claim>,
-        known: &Image,
+        known: KnownImage,
     ) -> Result<Option<IngestOutcome>, IngestError> {
         let (image, faces) = (known.id, known.face_count.unsigned_abs() as usize);
         let outcome = match incoming.dedupe {
@@ -451,7 +496,12 @@ fn duplicate_result(image: Uuid, reason: Reason) -> (ImageUrlResult<'static>, In
 
 /// Returns the result of an image URL whose image is stored.
 fn stored_result(state: ImageState, reason: Option<Reason>, image: Uuid) -> ImageUrlResult<'static> {
-    ImageUrlResult { state, reason, detail: None, image: Some(image) }
+    ImageUrlResult { state, reason, detail: None, image: Some(image), final_url: None }
+}
+
+fn new_faces(analysis: &Analysis, blobs: &StoredBlobs, model_id: i32) -> Vec<NewFace> {
+    let faces = analysis.faces.iter().zip(&blobs.faces);
+    faces.filter_map(|(face, blobs)| new_face(face, model_id, blobs.clone()?)).collect()
 }
 
 pub(crate) fn new_image(analysis: &Analysis, thumbnail: Option<String>) -> NewImage {

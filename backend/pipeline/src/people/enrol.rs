@@ -184,7 +184,7 @@ impl Enrolment {
             .people()
             .add_enrolment_source(tx.conn(), image, subject, request_url.as_deref(), final_url.as_deref())
             .await?;
-        face_store.keep_blobs(&mut tx, blobs).await?;
+        face_store.keep_blobs(&mut tx, &[blobs]).await?;
         tx.commit().await?;
         Ok(Some((face, image)))
     }

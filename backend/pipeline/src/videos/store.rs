@@ -417,7 +417,7 @@ impl StoredVideo<'_> {
             store.faces().insert(tx.conn(), self.collection, image, faces).await?;
         }
         store.tracks().insert(tx.conn(), owner, &tracks).await?;
-        self.faces.keep_blobs(&mut tx, blobs).await?;
+        self.faces.keep_blobs(&mut tx, &[blobs]).await?;
         if let VideoReader::Job(claim) = self.reader {
             self.faces.queue.record_progress(tx.conn(), claim).await?;
         }

@@ -56,6 +56,28 @@ async fn duplicates_become_sources_of_stored_image() {
 }
 
 #[testing::test]
+async fn images_are_stored_alone_if_their_batch_fails() {
+    let world = World::new().await;
+    world
+        .execute(
+            "create function reject_batch() returns trigger language plpgsql as $$ begin
+                 if (select count(*) from inserted) > 1 then raise exception 'no batches'; end if;
+                 return null;
+             end $$",
+        )
+        .await;
+    world
+        .execute(
+            "create trigger reject_batch after insert on images referencing new table as inserted
+                 for each statement execute function reject_batch()",
+        )
+        .await;
+    let progress = crawl(&world, Dedupe::Near).await;
+    assert_eq!(images(&progress), [("duplicate", 2), ("processed", 2)]);
+    assert_eq!(world.images().await.len(), 2);
+}
+
+#[testing::test]
 async fn exact_dedupe_stores_near_duplicates_separately() {
     let world = World::new().await;
     let progress = crawl(&world, Dedupe::Exact).await;

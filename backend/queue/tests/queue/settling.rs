@@ -75,6 +75,59 @@ async fn complete_many_waits_for_locked_row() {
 }
 
 #[testing::test]
+async fn lock_claims_omits_lost_and_locked_jobs() {
+    let fixture = Fixture::new().await;
+    let group = Some(Uuid::now_v7());
+    fixture.enqueue(&vec![NewJob { group_id: group, ..page() }; 4]).await;
+    let claims: Vec<Claim> = fixture.claim(4).await.into_iter().map(|job| job.claim).collect();
+    fixture.complete(claims[0]).await.unwrap();
+    let older = Claim { fence: claims[1].fence - 1, ..claims[1] };
+    let mut other = fixture.db.pool().begin().await.unwrap();
+    sqlx::query("select from jobs where id = $1 for update")
+        .bind(claims[2].id)
+        .execute(&mut *other)
+        .await
+        .unwrap();
+
+    let mut tx = fixture.db.pool().begin().await.unwrap();
+    let wanted = [claims[0], older, claims[2], claims[3]];
+    let held = fixture.queue.lock_claims(&mut tx, &wanted).await.unwrap();
+    assert_eq!(held, HashSet::from([claims[3]]));
+    fixture.queue.complete_locked(&mut tx, &claims[3..]).await.unwrap();
+    let lost = fixture.queue.complete_locked(&mut tx, &[claims[0]]).await;
+    assert!(matches!(lost, Err(QueueError::Stale(id)) if id == claims[0].id), "{lost:?}");
+    tx.commit().await.unwrap();
+    other.rollback().await.unwrap();
+    assert_eq!(fixture.state(claims[3].id).await, JobState::Completed);
+    assert_eq!(fixture.state(claims[2].id).await, JobState::Running);
+}
+
+#[testing::test]
+async fn locked_claims_exclude_cancellation_of_their_group() {
+    let fixture = Fixture::new().await;
+    let group = Uuid::now_v7();
+    let id = fixture.enqueue_one(NewJob { group_id: Some(group), ..page() }).await;
+    let claim = fixture.claim_one().await.claim;
+    let mut tx = fixture.db.pool().begin().await.unwrap();
+    assert_eq!(fixture.queue.lock_claims(&mut tx, &[claim]).await.unwrap().len(), 1);
+    let queue = fixture.queue.clone();
+    let pool = fixture.db.pool().clone();
+    let cancellation = tokio::spawn(async move {
+        let mut tx = pool.begin().await.unwrap();
+        queue.groups().cancel(&mut tx, group, 10).await.unwrap();
+        tx.commit().await.unwrap();
+    });
+    crate::support::until("the cancellation waits", || async {
+        fixture.count("select count(*) from pg_locks where not granted").await > 0
+    })
+    .await;
+    fixture.queue.complete_locked(&mut tx, &[claim]).await.unwrap();
+    tx.commit().await.unwrap();
+    crate::support::soon("the cancellation ends", cancellation).await.unwrap();
+    assert_eq!(fixture.state(id).await, JobState::Completed, "the job was completed first");
+}
+
+#[testing::test]
 async fn completion_is_atomic_with_caller_writes() {
     let fixture = Fixture::new().await;
     fixture.run_sql("create table results (job uuid)").await;

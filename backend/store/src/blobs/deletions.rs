@@ -49,14 +49,15 @@ impl BlobKeys<'_> {
         .bind(buckets.into_iter().collect::<Vec<i32>>())
         .execute(&mut *conn)
         .await?;
-        sqlx::query("select 1 from blob_deletions where key = any($1) order by key for update")
-            .bind(keys)
-            .execute(&mut *conn)
-            .await?;
-        Ok(sqlx::query_scalar("delete from blob_deletions where key = any($1) returning key")
-            .bind(keys)
-            .fetch_all(conn)
-            .await?)
+        // The rows are locked in order, so that two transactions do not wait for each other.
+        Ok(sqlx::query_scalar(
+            "with locked as materialized (
+                 select key from blob_deletions where key = any($1) order by key for update)
+             delete from blob_deletions where key in (select key from locked) returning key",
+        )
+        .bind(keys)
+        .fetch_all(conn)
+        .await?)
     }
 
     /// Deletes those of the recorded blobs that no row refers to. Returns the number deleted. Call

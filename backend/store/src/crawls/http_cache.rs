@@ -4,6 +4,7 @@
 //! Validators are deleted together with the content. The validators of a page are deleted with the
 //! last crawl that fetched it, and those of an image with the stored image.
 use crate::StoreError;
+use crate::crawls::pages::suppresses_url;
 use crate::db::values::{short_hash, url_hash, url_hashes, without_nul};
 use crate::store::Hosts;
 use sqlx::{FromRow, PgConnection};
@@ -32,12 +33,45 @@ pub struct CachedPage {
     pub mentions: Vec<String>,
 }
 
+/// A fetched image URL, the image that it returned, and the response if it can be revalidated.
+#[derive(Clone, Copy, Debug)]
+pub struct ImageVisit<'a> {
+    pub collection: Uuid,
+    /// The requested URL.
+    pub url: &'a str,
+    pub image: Uuid,
+    pub response: Option<&'a CachedResponse>,
+}
+
 /// A cached image URL and the image that it returned.
-#[derive(Clone, Debug, FromRow)]
+#[derive(Clone, Debug)]
 pub struct CachedImage {
     pub image_id: Uuid,
-    #[sqlx(flatten)]
     pub response: CachedResponse,
+}
+
+/// An image that is about to be fetched.
+#[derive(Clone, Copy, Debug)]
+pub struct ImageRequest<'a> {
+    pub collection: Uuid,
+    /// The row of the ledger.
+    pub image_url: Uuid,
+    pub url: &'a str,
+    /// The embedding model of this service, if a cached response may be revalidated.
+    pub revalidates_for: Option<i32>,
+    /// The page that shows the image.
+    pub page: Option<Uuid>,
+}
+
+#[derive(Clone, Debug)]
+pub struct ImageFetch {
+    /// Whether the address of the image, or of a page that contains it, is suppressed.
+    pub is_suppressed: bool,
+    /// The cached response, if the image is stored and all its faces have embeddings of the model.
+    pub cached: Option<CachedImage>,
+    /// The URL of the page after redirects, or its requested URL until it is fetched. `None` if its
+    /// row was deleted. The URL of an erased page does not begin with `http`.
+    pub page_url: Option<String>,
 }
 
 impl Hosts<'_> {
@@ -110,54 +144,74 @@ impl Hosts<'_> {
         Ok(())
     }
 
-    /// Returns the cached response of an image URL, if the image is stored and all its faces have
-    /// embeddings of `model`.
-    pub async fn cached_image(
-        self,
-        collection: Uuid,
-        url: &str,
-        model: i32,
-    ) -> Result<Option<CachedImage>, StoreError> {
-        let query = "select image_id, final_url, etag, last_modified, bytes from image_visits v
-                     where collection_id = $1 and url_hash = $2
-                       and not exists (select from faces f where f.image_id = v.image_id and f.model_id <> $3)";
-        Ok(sqlx::query_as(query)
-            .bind(collection)
-            .bind(url_hash(url))
-            .bind(model)
-            .fetch_optional(&self.0.pool)
-            .await?)
+    /// Returns what the fetch of an image needs to know.
+    pub async fn prepare_image(self, image: &ImageRequest<'_>) -> Result<ImageFetch, StoreError> {
+        let row: (bool, Option<Uuid>, Option<String>, Option<String>, Option<String>, Option<i64>, Option<String>) =
+            sqlx::query_as(concat!(
+                "select ",
+                suppresses_url!(),
+                ", v.image_id, v.final_url, v.etag, v.last_modified, v.bytes,
+                   (select coalesce(final_url, url) from pages where id = $6)
+                 from (values (1)) one
+                 left join image_visits v on v.collection_id = $1 and v.url_hash = $4 and $5 is not null
+                      and not exists (select from faces f where f.image_id = v.image_id and f.model_id <> $5)",
+            ))
+            .bind(image.collection)
+            .bind(image.image_url)
+            .bind(None::<Uuid>)
+            .bind(url_hash(image.url))
+            .bind(image.revalidates_for)
+            .bind(image.page)
+            .fetch_one(&self.0.pool)
+            .await?;
+        let (is_suppressed, image_id, final_url, etag, last_modified, bytes, page_url) = row;
+        let response = final_url.zip(bytes);
+        let response =
+            response.map(|(final_url, bytes)| CachedResponse { final_url, etag, last_modified, bytes });
+        let cached = image_id.zip(response).map(|(image_id, response)| CachedImage { image_id, response });
+        Ok(ImageFetch { is_suppressed, cached, page_url })
     }
 
-    /// Replaces the cached response of an image URL, or removes it if `response` is `None`. The
-    /// image must be locked, or new in this transaction.
-    pub async fn cache_image(
+    /// Replaces the cached responses of image URLs, or removes those without a `response`. The
+    /// images must be locked, or new in this transaction. A URL must not appear twice.
+    pub async fn cache_images(
         self,
         conn: &mut PgConnection,
-        collection: Uuid,
-        url: &str,
-        image: Uuid,
-        response: Option<&CachedResponse>,
+        visits: &[ImageVisit<'_>],
     ) -> Result<(), StoreError> {
-        let hash = url_hash(url);
-        let Some(response) = response else {
-            let statement = "delete from image_visits where collection_id = $1 and url_hash = $2";
-            sqlx::query(statement).bind(collection).bind(hash).execute(conn).await?;
+        let (kept, removed): (Vec<ImageVisit<'_>>, Vec<ImageVisit<'_>>) =
+            visits.iter().copied().partition(|visit| visit.response.is_some());
+        if !removed.is_empty() {
+            sqlx::query(
+                "delete from image_visits v using unnest($1::uuid[], $2::uuid[]) as n (collection_id, url_hash)
+                 where v.collection_id = n.collection_id and v.url_hash = n.url_hash",
+            )
+            .bind(removed.iter().map(|visit| visit.collection).collect::<Vec<Uuid>>())
+            .bind(removed.iter().map(|visit| url_hash(visit.url)).collect::<Vec<Uuid>>())
+            .execute(&mut *conn)
+            .await?;
+        }
+        if kept.is_empty() {
             return Ok(());
-        };
+        }
+        macro_rules! column {
+            ($get:expr) => {
+                kept.iter().filter_map(|visit| visit.response).map($get).collect::<Vec<_>>()
+            };
+        }
         sqlx::query(
             "insert into image_visits (collection_id, url_hash, image_id, final_url, etag, last_modified, bytes)
-             values ($1, $2, $3, $4, $5, $6, $7)
+             select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::bigint[])
              on conflict (collection_id, url_hash) do update set image_id = excluded.image_id, final_url = excluded.final_url,
                  etag = excluded.etag, last_modified = excluded.last_modified, bytes = excluded.bytes",
         )
-        .bind(collection)
-        .bind(hash)
-        .bind(image)
-        .bind(without_nul(&response.final_url))
-        .bind(response.etag.as_deref().map(without_nul))
-        .bind(response.last_modified.as_deref().map(without_nul))
-        .bind(response.bytes)
+        .bind(kept.iter().map(|visit| visit.collection).collect::<Vec<Uuid>>())
+        .bind(kept.iter().map(|visit| url_hash(visit.url)).collect::<Vec<Uuid>>())
+        .bind(kept.iter().map(|visit| visit.image).collect::<Vec<Uuid>>())
+        .bind(column!(|response| without_nul(&response.final_url)))
+        .bind(column!(|response| response.etag.as_deref().map(without_nul)))
+        .bind(column!(|response| response.last_modified.as_deref().map(without_nul)))
+        .bind(column!(|response| response.bytes))
         .execute(conn)
         .await?;
         Ok(())

@@ -84,7 +84,25 @@ pub struct ImageUrlResult<'a> {
     /// A human-readable explanation.
     pub detail: Option<&'a str>,
     pub image: Option<Uuid>,
+    /// The URL after redirects, if it differs from the one in the row. It is recorded only with an
+    /// image.
+    pub final_url: Option<&'a str>,
 }
+
+/// The SQL condition that an address of an image URL is suppressed: its own, that of a page that
+/// contains it, or the one after redirects. Its parameters are `$1` (collection), `$2` (image URL)
+/// and `$3` (hash of the URL after redirects, or null).
+macro_rules! suppresses_url {
+    () => {
+        "exists(
+             select 1 from suppressions s where s.collection_id = $1 and s.url_hash in (
+                 select url_hash from image_urls where id = $2
+                 union all select page_hash from image_sources where image_url_id = $2
+                 union all select page_asked_hash from image_sources where image_url_id = $2
+                 union all select $3::uuid))"
+    };
+}
+pub(crate) use suppresses_url;
 
 impl Ledgers<'_> {
     /// Adds pages that are new to the crawl, up to `max_pages` in total. Returns the new rows in
@@ -171,15 +189,6 @@ impl Ledgers<'_> {
         Ok(admitted)
     }
 
-    /// Returns the URL of a page after redirects, or its requested URL until it is fetched. Returns
-    /// `None` if its row was deleted. The URL of an erased page does not begin with `http`.
-    pub async fn page_address(self, page: Uuid) -> Result<Option<String>, StoreError> {
-        Ok(sqlx::query_scalar("select coalesce(final_url, url) from pages where id = $1")
-            .bind(page)
-            .fetch_optional(&self.0.pool)
-            .await?)
-    }
-
     /// Settles a page's row if it is `queued`. A row that is settled, or deleted with its crawl,
     /// does not change.
     ///
@@ -216,42 +225,63 @@ impl Ledgers<'_> {
         Ok(())
     }
 
-    /// Settles an image URL's row if it is `queued`, and links its sources to `image`, if given. A
-    /// row that is settled, or deleted with its crawl, does not change. Insert the image before
-    /// this call, so that all transactions lock in the same order.
-    ///
-    /// # Errors
-    /// Fails with `Invalid` if the new state is `Queued`.
+    /// Settles an image URL's row; see [`Self::settle_image_urls`].
     pub async fn settle_image_url(
         self,
         conn: &mut PgConnection,
         image_url: Uuid,
         result: ImageUrlResult<'_>,
     ) -> Result<(), StoreError> {
-        let ImageUrlResult { state, reason, detail, image } = result;
-        check_settled(state != ImageState::Queued)?;
-        let update = sqlx::query(
-            "update image_urls set state = $2, reason = $3, detail = $4, image_id = $5, finished_at = now()
-             where id = $1 and state = 'queued'",
+        self.settle_image_urls(conn, &[(image_url, result)]).await
+    }
+
+    /// Settles the rows of image URLs that are `queued`, and links their sources to the image, if
+    /// given. A row that is settled, or deleted with its crawl, does not change. Insert the images
+    /// before this call, so that all transactions lock in the same order.
+    ///
+    /// # Errors
+    /// Fails with `Invalid` if a new state is `Queued`.
+    pub async fn settle_image_urls(
+        self,
+        conn: &mut PgConnection,
+        settled: &[(Uuid, ImageUrlResult<'_>)],
+    ) -> Result<(), StoreError> {
+        check_settled(settled.iter().all(|(_, result)| result.state != ImageState::Queued))?;
+        let final_hash = |result: &ImageUrlResult<'_>| result.image.and(result.final_url).map(url_hash);
+        let updated: Vec<Uuid> = sqlx::query_scalar(
+            "update image_urls u
+             set state = n.state, reason = n.reason, detail = n.detail, image_id = n.image_id, finished_at = now(),
+                 final_hash = coalesce(n.final_hash, u.final_hash)
+             from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::uuid[], $6::uuid[])
+                  as n (id, state, reason, detail, image_id, final_hash)
+             where u.id = n.id and u.state = 'queued' returning u.id",
         )
-        .bind(image_url)
-        .bind(state)
-        .bind(reason)
-        .bind(to_storable(detail))
-        .bind(image)
-        .execute(&mut *conn)
+        .bind(settled.iter().map(|(id, _)| *id).collect::<Vec<Uuid>>())
+        .bind(settled.iter().map(|(_, result)| result.state.as_str()).collect::<Vec<&str>>())
+        .bind(settled.iter().map(|(_, result)| result.reason.as_ref().map(Reason::code)).collect::<Vec<_>>())
+        .bind(settled.iter().map(|(_, result)| to_storable(result.detail)).collect::<Vec<_>>())
+        .bind(settled.iter().map(|(_, result)| result.image).collect::<Vec<_>>())
+        .bind(settled.iter().map(|(_, result)| final_hash(result)).collect::<Vec<_>>())
+        .fetch_all(&mut *conn)
         .await?;
-        if let (1, Some(image)) = (update.rows_affected(), image) {
-            // A separate statement, so that it sees sightings of transactions for which the first
-            // statement had to wait.
-            sqlx::query(
-                "update image_sources set image_id = $2 where image_url_id = $1 and image_id is null",
-            )
-            .bind(image_url)
-            .bind(image)
-            .execute(conn)
-            .await?;
+        let linked = settled.iter().filter(|(id, result)| result.image.is_some() && updated.contains(id));
+        let linked: Vec<_> = linked.collect();
+        if linked.is_empty() {
+            return Ok(());
         }
+        // A separate statement, so that it sees sightings of transactions for which the first
+        // statement had to wait.
+        sqlx::query(
+            "update image_sources s
+             set image_id = coalesce(s.image_id, n.image_id), final_hash = coalesce(n.final_hash, s.final_hash)
+             from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as n (image_url_id, image_id, final_hash)
+             where s.image_url_id = n.image_url_id and (s.image_id is null or n.final_hash is not null)",
+        )
+        .bind(linked.iter().map(|(id, _)| *id).collect::<Vec<Uuid>>())
+        .bind(linked.iter().map(|(_, result)| result.image).collect::<Vec<_>>())
+        .bind(linked.iter().map(|(_, result)| final_hash(result)).collect::<Vec<_>>())
+        .execute(conn)
+        .await?;
         Ok(())
     }
 
@@ -276,24 +306,6 @@ impl Ledgers<'_> {
         .bind(to_storable(Some(detail)))
         .execute(conn)
         .await?;
-        Ok(())
-    }
-
-    /// Records that a redirect led from an image URL to another URL, in its row and in the sources
-    /// recorded so far.
-    pub async fn record_image_redirect(
-        self,
-        conn: &mut PgConnection,
-        image_url: Uuid,
-        final_url: &str,
-    ) -> Result<(), StoreError> {
-        let hash = url_hash(final_url);
-        for statement in [
-            "update image_urls set final_hash = $2 where id = $1",
-            "update image_sources set final_hash = $2 where image_url_id = $1",
-        ] {
-            sqlx::query(statement).bind(image_url).bind(hash).execute(&mut *conn).await?;
-        }
         Ok(())
     }
 

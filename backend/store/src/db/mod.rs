@@ -1,6 +1,7 @@
 //! Connections to the database, transactions, and errors.
 pub mod deletions;
 pub mod schema;
+mod statistics;
 pub mod transient;
 pub(crate) mod values;
 use crate::db::transient::Cause;

@@ -1,8 +1,10 @@
 //! Suppressions, which prevent erased content from being stored again. They contain hashes and
 //! sketches, but no images, addresses or embeddings.
+use crate::StoreError;
+use crate::crawls::pages::suppresses_url;
 use crate::db::values::{to_box, url_hash};
+use crate::images::{self, CandidateHashes};
 use crate::store::Suppressions;
-use crate::{StoreError, images};
 use sqlx::{AssertSqlSafe, FromRow, PgConnection, PgExecutor};
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -121,6 +123,19 @@ impl Suppressions<'_> {
         Ok(())
     }
 
+    /// Acquires the shared locks of [`Self::lock`] for several collections, in order.
+    pub async fn lock_shared(self, conn: &mut PgConnection, collections: &[Uuid]) -> Result<(), StoreError> {
+        sqlx::query(
+            "select pg_advisory_xact_lock_shared($1, key) from (
+                 select distinct hashtext(id::text) as key from unnest($2::uuid[]) as c (id) order by key) keys",
+        )
+        .bind(LOCK_CLASS)
+        .bind(collections)
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+
     /// Acquires the shared lock of [`Self::lock`] for the collection of a crawl and returns the
     /// collection. Call it before the crawl's row is locked.
     ///
@@ -158,19 +173,12 @@ impl Suppressions<'_> {
         image_url: Uuid,
         final_url: Option<&str>,
     ) -> Result<bool, StoreError> {
-        Ok(sqlx::query_scalar(
-            "select exists(
-                 select 1 from suppressions s where s.collection_id = $1 and s.url_hash in (
-                     select url_hash from image_urls where id = $2
-                     union all select page_hash from image_sources where image_url_id = $2
-                     union all select page_asked_hash from image_sources where image_url_id = $2
-                     union all select $3))",
-        )
-        .bind(collection)
-        .bind(image_url)
-        .bind(final_url.map(url_hash))
-        .fetch_one(executor)
-        .await?)
+        Ok(sqlx::query_scalar(concat!("select ", suppresses_url!()))
+            .bind(collection)
+            .bind(image_url)
+            .bind(final_url.map(url_hash))
+            .fetch_one(executor)
+            .await?)
     }
 
     /// Returns `true` if a page that contains a video is suppressed.
@@ -230,15 +238,20 @@ impl Suppressions<'_> {
             .await?);
         };
         let sql = format!(
-            "select sha256 is not distinct from $15 as is_same_file, {}
+            "select sha256 is not distinct from $4 as is_same_file, {}
              from suppressions where phash is not null and id in (
-                 select id from suppressions where collection_id = $1 and sha256 = $15 union {})",
+                 select id from suppressions where collection_id = $1 and sha256 = $4 union {})",
             image_columns!(),
-            images::candidates_sql("suppressions")
+            images::candidates_sql("suppressions", &CandidateHashes::PARAMETERS)
         );
-        // Built at run time, because two tables share the query for candidates.
-        let query = sqlx::query_as(AssertSqlSafe(sql)).bind(collection);
-        Ok(images::bind_candidates(query, phash, dhash).bind(sha256.as_slice()).fetch_all(conn).await?)
+        // Built at run time, because several queries share the part for candidates.
+        Ok(sqlx::query_as(AssertSqlSafe(sql))
+            .bind(collection)
+            .bind(phash)
+            .bind(dhash)
+            .bind(sha256.as_slice())
+            .fetch_all(conn)
+            .await?)
     }
 
     /// Returns the suppressed faces of a video: times in microseconds, and x, y, width, height as

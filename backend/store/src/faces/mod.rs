@@ -107,7 +107,7 @@ impl Faces<'_> {
         if faces.is_empty() {
             return Ok(());
         }
-        check_embeddings(conn, faces).await?;
+        check_embeddings(conn, faces.iter()).await?;
         let updated = sqlx::query(
             "update images set face_count = face_count + $3 where id = $1 and collection_id = $2",
         )
@@ -119,37 +119,25 @@ impl Faces<'_> {
         if updated.rows_affected() == 0 {
             return Err(StoreError::not_found("image", image));
         }
-        // One statement inserts all faces. Each column is one array; the boxes and landmarks of all
-        // faces are flat arrays.
-        let column = |get: fn(&NewFace) -> Option<&String>| -> Vec<Option<String>> {
-            faces.iter().map(|face| get(face).cloned()).collect()
-        };
-        sqlx::query(
-            "insert into faces (id, collection_id, image_id, bbox, det_score, landmarks, quality, quality_overall,
-                                quality_passed, embedding, model_id, chip_key, crop_key)
-             select n.id, $1, $2, ($3::real[])[4 * n.i - 3 : 4 * n.i], n.det_score, ($4::real[])[10 * n.i - 9 : 10 * n.i],
-                    n.quality, n.quality_overall, n.quality_passed, n.embedding, n.model_id, n.chip_key, n.crop_key
-             from unnest($5::uuid[], $6::real[], $7::jsonb[], $8::real[], $9::bool[], $10::halfvec[], $11::int[], $12::text[],
-                         $13::text[])
-                  with ordinality as n (id, det_score, quality, quality_overall, quality_passed, embedding, model_id, chip_key,
-                                        crop_key, i)",
-        )
-        .bind(collection)
-        .bind(image)
-        .bind(faces.iter().flat_map(|face| face.bbox).collect::<Vec<f32>>())
-        .bind(faces.iter().flat_map(|face| face.landmarks).collect::<Vec<f32>>())
-        .bind(faces.iter().map(|face| face.id).collect::<Vec<Uuid>>())
-        .bind(faces.iter().map(|face| face.det_score).collect::<Vec<f32>>())
-        .bind(faces.iter().map(|face| face.quality.clone()).collect::<Vec<Option<Value>>>())
-        .bind(faces.iter().map(|face| face.quality_overall).collect::<Vec<Option<f32>>>())
-        .bind(faces.iter().map(|face| face.quality_passed).collect::<Vec<Option<bool>>>())
-        .bind(faces.iter().map(|face| halfvec(&face.embedding)).collect::<Vec<HalfVector>>())
-        .bind(faces.iter().map(|face| face.model_id).collect::<Vec<i32>>())
-        .bind(column(|face| face.chip_key.as_ref()))
-        .bind(column(|face| face.crop_key.as_ref()))
-        .execute(conn)
-        .await?;
-        Ok(())
+        let rows: Vec<FaceRow<'_>> = faces.iter().map(|face| (collection, image, face)).collect();
+        insert_rows(conn, &rows).await
+    }
+
+    /// Inserts faces of images that this transaction inserted with their `face_count`. Each face
+    /// comes with its collection and its image. Does nothing if `faces` is empty.
+    ///
+    /// # Errors
+    /// Fails like [`Self::insert`].
+    pub async fn insert_with_images(
+        self,
+        conn: &mut PgConnection,
+        faces: &[FaceRow<'_>],
+    ) -> Result<(), StoreError> {
+        if faces.is_empty() {
+            return Ok(());
+        }
+        check_embeddings(conn, faces.iter().map(|(.., face)| *face)).await?;
+        insert_rows(conn, faces).await
     }
 
     pub async fn get(self, id: Uuid) -> Result<Face, StoreError> {
@@ -217,8 +205,11 @@ impl Faces<'_> {
     }
 }
 
-async fn check_embeddings(conn: &mut PgConnection, faces: &[NewFace]) -> Result<(), StoreError> {
-    let ids: Vec<i32> = faces.iter().map(|face| face.model_id).collect();
+async fn check_embeddings<'a>(
+    conn: &mut PgConnection,
+    faces: impl Iterator<Item = &'a NewFace> + Clone,
+) -> Result<(), StoreError> {
+    let ids: Vec<i32> = faces.clone().map(|face| face.model_id).collect();
     let models: Vec<(i32, String, i32)> =
         sqlx::query_as("select id, name, dimensions from embedding_models where id = any($1)")
             .bind(ids)
@@ -231,6 +222,42 @@ async fn check_embeddings(conn: &mut PgConnection, faces: &[NewFace]) -> Result<
             .ok_or_else(|| StoreError::not_found("embedding model", face.model_id))?;
         check_embedding(&face.embedding, name, *dimensions)?;
     }
+    Ok(())
+}
+
+/// A new face with its collection and its image.
+pub type FaceRow<'a> = (Uuid, Uuid, &'a NewFace);
+
+/// Inserts all faces with one statement. Each column is one array; the boxes and landmarks of all
+/// faces are flat arrays.
+async fn insert_rows(conn: &mut PgConnection, rows: &[FaceRow<'_>]) -> Result<(), StoreError> {
+    let faces = || rows.iter().map(|(.., face)| *face);
+    sqlx::query(
+        "insert into faces (id, collection_id, image_id, bbox, det_score, landmarks, quality, quality_overall,
+                            quality_passed, embedding, model_id, chip_key, crop_key)
+         select n.id, n.collection_id, n.image_id, ($3::real[])[4 * n.i - 3 : 4 * n.i], n.det_score,
+                ($4::real[])[10 * n.i - 9 : 10 * n.i], n.quality, n.quality_overall, n.quality_passed, n.embedding, n.model_id,
+                n.chip_key, n.crop_key
+         from unnest($1::uuid[], $2::uuid[], $5::uuid[], $6::real[], $7::jsonb[], $8::real[], $9::bool[], $10::halfvec[],
+                     $11::int[], $12::text[], $13::text[])
+              with ordinality as n (collection_id, image_id, id, det_score, quality, quality_overall, quality_passed, embedding,
+                                    model_id, chip_key, crop_key, i)",
+    )
+    .bind(rows.iter().map(|(collection, ..)| *collection).collect::<Vec<Uuid>>())
+    .bind(rows.iter().map(|(_, image, _)| *image).collect::<Vec<Uuid>>())
+    .bind(faces().flat_map(|face| face.bbox).collect::<Vec<f32>>())
+    .bind(faces().flat_map(|face| face.landmarks).collect::<Vec<f32>>())
+    .bind(faces().map(|face| face.id).collect::<Vec<Uuid>>())
+    .bind(faces().map(|face| face.det_score).collect::<Vec<f32>>())
+    .bind(faces().map(|face| face.quality.clone()).collect::<Vec<Option<Value>>>())
+    .bind(faces().map(|face| face.quality_overall).collect::<Vec<Option<f32>>>())
+    .bind(faces().map(|face| face.quality_passed).collect::<Vec<Option<bool>>>())
+    .bind(faces().map(|face| halfvec(&face.embedding)).collect::<Vec<HalfVector>>())
+    .bind(faces().map(|face| face.model_id).collect::<Vec<i32>>())
+    .bind(faces().map(|face| face.chip_key.clone()).collect::<Vec<Option<String>>>())
+    .bind(faces().map(|face| face.crop_key.clone()).collect::<Vec<Option<String>>>())
+    .execute(conn)
+    .await?;
     Ok(())
 }
 

@@ -7,6 +7,7 @@
 //! every band. If at most [`WATERMARK_DHASH_BITS`] bits of dhash differ, at least one band differs
 //! in at most one bit, which gives 17 values.
 pub mod sources;
+pub mod storing;
 pub(crate) mod supersede;
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
@@ -14,8 +15,6 @@ use crate::db::deletions::set_tombstones;
 pub use crate::images::sources::{MAX_SOURCES, Source};
 use crate::index::scope::push_images_of_crawl;
 use crate::store::Images;
-use sqlx::postgres::PgArguments;
-use sqlx::query::QueryAs;
 use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, Postgres, QueryBuilder};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -71,6 +70,13 @@ pub struct Image {
     pub created_at: OffsetDateTime,
 }
 
+/// A stored image with the bytes of an incoming file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownImage {
+    pub id: Uuid,
+    pub face_count: i32,
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct ImageFilter {
     pub collection: String,
@@ -95,12 +101,21 @@ macro_rules! select_images {
 }
 
 impl Images<'_> {
-    pub async fn by_sha256(self, collection: Uuid, sha256: &[u8; 32]) -> Result<Option<Image>, StoreError> {
-        Ok(sqlx::query_as(select_images!("where i.collection_id = $1 and i.sha256 = $2"))
-            .bind(collection)
-            .bind(sha256.as_slice())
-            .fetch_optional(&self.0.pool)
-            .await?)
+    /// Returns whether the collection has suppressions, and the stored image with these bytes.
+    pub async fn known(
+        self,
+        collection: Uuid,
+        sha256: &[u8; 32],
+    ) -> Result<(bool, Option<KnownImage>), StoreError> {
+        let (has_suppressions, id, face_count): (bool, Option<Uuid>, Option<i32>) = sqlx::query_as(
+            "select exists(select from suppressions where collection_id = $1), i.id, i.face_count
+             from (values (1)) one left join images i on i.collection_id = $1 and i.sha256 = $2",
+        )
+        .bind(collection)
+        .bind(sha256.as_slice())
+        .fetch_one(&self.0.pool)
+        .await?;
+        Ok((has_suppressions, id.zip(face_count).map(|(id, face_count)| KnownImage { id, face_count })))
     }
 
     /// Returns images of the collection that may be near-duplicates, nearest first. The distance is
@@ -118,15 +133,20 @@ impl Images<'_> {
         phash: i64,
         dhash: i64,
     ) -> Result<Vec<Image>, StoreError> {
-        // Built at run time, because two tables share the query for candidates.
+        // Built at run time, because several queries share the part for candidates.
         let sql = format!(
             "{} where i.id in ({})
-             order by bit_count((i.phash # $2)::bit(64)) + bit_count((i.dhash # $3)::bit(64)), i.id limit $15",
+             order by bit_count((i.phash # $2)::bit(64)) + bit_count((i.dhash # $3)::bit(64)), i.id limit $4",
             select_images!(""),
-            candidates_sql("images")
+            candidates_sql("images", &CandidateHashes::PARAMETERS)
         );
-        let query = sqlx::query_as(AssertSqlSafe(sql)).bind(collection);
-        Ok(bind_candidates(query, phash, dhash).bind(MAX_CANDIDATES).fetch_all(executor).await?)
+        Ok(sqlx::query_as(AssertSqlSafe(sql))
+            .bind(collection)
+            .bind(phash)
+            .bind(dhash)
+            .bind(MAX_CANDIDATES)
+            .fetch_all(executor)
+            .await?)
     }
 
     /// Acquires advisory locks with these keys and holds them until the transaction ends.
@@ -242,61 +262,60 @@ pub const WATERMARK_DHASH_BITS: u32 = 4;
 /// Maximum number of phash bits in which an image and its copy with a watermark differ.
 pub const WATERMARK_PHASH_BITS: u32 = 24;
 
-/// Builds a query for the ids of candidates in `table`, in the collection `$1`. Its parameters 2 to
-/// 14 come from [`bind_candidates`].
-pub(crate) fn candidates_sql(table: &str) -> String {
-    let is_near = "bit_count((phash # $2)::bit(64)) <= $12";
-    let is_watermarked =
-        "bit_count((dhash # $3)::bit(64)) <= $13 and bit_count((phash # $2)::bit(64)) <= $14";
-    // Each array is a subquery, so that the planner does not know its values. Otherwise it
-    // estimates the rows for each of the 616 values, which takes longer than the execution.
+/// SQL expressions of the image for which [`candidates_sql`] searches.
+pub(crate) struct CandidateHashes {
+    pub(crate) collection: &'static str,
+    pub(crate) phash: &'static str,
+    pub(crate) dhash: &'static str,
+}
+
+impl CandidateHashes {
+    /// The first three parameters of a statement.
+    pub(crate) const PARAMETERS: Self = Self { collection: "$1", phash: "$2::bigint", dhash: "$3::bigint" };
+}
+
+/// Builds a query for the ids of candidates in `table`.
+pub(crate) fn candidates_sql(table: &str, hashes: &CandidateHashes) -> String {
+    let CandidateHashes { collection, phash, dhash } = hashes;
+    let distance = |column: &str, hash: &str| format!("bit_count(({column} # {hash})::bit(64))");
+    let is_near = format!("{} <= {NEAR_PHASH_BITS}", distance("phash", phash));
+    let is_watermarked = format!(
+        "{} <= {WATERMARK_DHASH_BITS} and {} <= {WATERMARK_PHASH_BITS}",
+        distance("dhash", dhash),
+        distance("phash", phash)
+    );
+    // The database computes the values of each band, so that the statement has few parameters.
+    // Because the planner does not know them, it does not estimate the rows for each of them, which
+    // would take longer than the execution.
     //
     // Each branch checks the distances itself with an index-only scan, because hundreds of rows per
     // million share a band without being near.
-    let branch = |hash: &str, band: usize, parameter: usize, condition: &str| {
+    let branch = |column: &str, hash: &str, band: usize, max_bits: u32, condition: &str| {
         let shift = 48 - 16 * band;
-        let value = if shift == 0 { hash.to_owned() } else { format!("({hash} >> {shift})") };
+        let column = if shift == 0 { column.to_owned() } else { format!("({column} >> {shift})") };
+        let masks = near_masks(max_bits).iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         format!(
-            "select id from {table} where collection_id = $1 and phash is not null
-                 and ({value} & 65535) = any((select ${parameter}::bigint[])::bigint[]) and {condition}"
+            "select id from {table} where collection_id = {collection} and phash is not null
+                 and ({column} & 65535) = any(array(
+                     select (({hash} >> {shift}) & 65535) # mask from unnest('{{{masks}}}'::bigint[]) as masks (mask)))
+                 and {condition}"
         )
     };
-    let by_phash = (0..4).map(|band| branch("phash", band, 4 + band, is_near));
-    let by_dhash = (0..4).map(|band| branch("dhash", band, 8 + band, is_watermarked));
+    let by_phash = (0..4).map(|band| branch("phash", phash, band, 2, &is_near));
+    let by_dhash = (0..4).map(|band| branch("dhash", dhash, band, 1, &is_watermarked));
     by_phash.chain(by_dhash).collect::<Vec<String>>().join(" union ")
 }
 
-/// Binds parameters 2 to 14 of a query with [`candidates_sql`].
-pub(crate) fn bind_candidates<T>(
-    mut query: QueryAs<'_, Postgres, T, PgArguments>,
-    phash: i64,
-    dhash: i64,
-) -> QueryAs<'_, Postgres, T, PgArguments> {
-    query = query.bind(phash).bind(dhash);
-    for shift in [48, 32, 16, 0] {
-        query = query.bind(near_bands(phash >> shift, 2));
-    }
-    for shift in [48, 32, 16, 0] {
-        query = query.bind(near_bands(dhash >> shift, 1));
-    }
-    query
-        .bind(i64::from(NEAR_PHASH_BITS))
-        .bind(i64::from(WATERMARK_DHASH_BITS))
-        .bind(i64::from(WATERMARK_PHASH_BITS))
-}
-
-/// Returns the lowest 16 bits of `hash`, and all values that differ from them in at most `max_bits`
-/// bits. `max_bits` is one or two.
-fn near_bands(hash: i64, max_bits: u32) -> Vec<i64> {
-    let band = hash & 0xFFFF;
-    let mut near_bands = vec![band];
+/// Returns all values of 16 bits of which at most `max_bits` are set. `max_bits` is one or two.
+fn near_masks(max_bits: u32) -> Vec<i64> {
+    let mut masks = vec![0];
     for first in 0..16 {
-        near_bands.push(band ^ (1 << first));
+        masks.push(1 << first);
         if max_bits > 1 {
-            near_bands.extend((0..first).map(|second| band ^ (1 << first) ^ (1 << second)));
+            masks.extend((0..first).map(|second| (1 << first) | (1 << second)));
         }
     }
-    near_bands
+    masks
 }
 
 impl Images<'_> {
@@ -356,13 +375,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_bands_contain_each_value_within_distance_once() {
+    fn near_masks_contain_each_value_once() {
         for (max_bits, count) in [(1, 17), (2, 137)] {
-            let mut values = near_bands(-1, max_bits);
-            assert!(values.iter().all(|value| (value ^ 0xFFFF).count_ones() <= max_bits));
-            values.sort_unstable();
-            values.dedup();
-            assert_eq!(values.len(), count);
+            let mut masks = near_masks(max_bits);
+            assert!(masks.iter().all(|mask| mask.count_ones() <= max_bits && *mask < 1 << 16));
+            masks.sort_unstable();
+            masks.dedup();
+            assert_eq!(masks.len(), count);
         }
     }
 }

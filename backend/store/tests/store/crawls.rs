@@ -151,7 +151,7 @@ async fn crawl_progress_counts_ledger_rows() {
 }
 
 fn result(state: ImageState, reason: Option<Reason>, image: Option<Uuid>) -> ImageUrlResult<'static> {
-    ImageUrlResult { state, reason, detail: None, image }
+    ImageUrlResult { state, reason, detail: None, image, final_url: None }
 }
 
 #[testing::test]

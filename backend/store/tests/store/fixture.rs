@@ -306,7 +306,7 @@ pub(crate) async fn admit_pages(store: &Store, crawl: Uuid, max: i64, pages: &[N
 
 pub(crate) async fn settle(store: &Store, row: Uuid, state: &str, reason: Option<&str>, image: Option<Uuid>) {
     let (state, reason) = (state.parse().unwrap(), reason.map(Into::into));
-    let result = ImageUrlResult { state, reason, detail: None, image };
+    let result = ImageUrlResult { state, reason, detail: None, image, final_url: None };
     store.commit(async |tx| store.ledger().settle_image_url(tx.conn(), row, result).await).await;
 }
 

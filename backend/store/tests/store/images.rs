@@ -1,8 +1,15 @@
 //! Tests images and the lookup of near-duplicates.
 use crate::fixture::{self, Commit, admit_images, assert_not_found, image_url, settle};
+use domain::CrawlState;
 use rand::RngExt;
 use std::collections::HashSet;
-use store::images::{ImageFilter, MAX_SOURCES, NEAR_PHASH_BITS, WATERMARK_DHASH_BITS, WATERMARK_PHASH_BITS};
+use store::crawls::Crawl;
+use store::erasures::suppressions::Suppression;
+use store::images::storing::ImageToStore;
+use store::images::{
+    ImageFilter, KnownImage, MAX_SOURCES, NEAR_PHASH_BITS, NewImage, WATERMARK_DHASH_BITS,
+    WATERMARK_PHASH_BITS,
+};
 use uuid::Uuid;
 
 #[testing::test]
@@ -18,9 +25,9 @@ async fn stored_image_is_found_by_id_and_hash() {
     assert_eq!((image.width, image.height, image.format.as_str()), (640, 480, "jpeg"));
     assert_eq!((image.bytes, image.rotation, image.face_count), (12_345, 0, 0));
     assert_eq!(image.thumbnail_key, new.thumbnail_key);
-    let found = store.images().by_sha256(default, &new.sha256).await.unwrap().unwrap();
-    assert_eq!(found.id, new.id);
-    assert!(store.images().by_sha256(other, &new.sha256).await.unwrap().is_none());
+    let known = KnownImage { id: new.id, face_count: 0 };
+    assert_eq!(store.images().known(default, &new.sha256).await.unwrap(), (false, Some(known)));
+    assert_eq!(store.images().known(other, &new.sha256).await.unwrap(), (false, None));
     assert_not_found(store.images().get(Uuid::now_v7()).await, "image");
 }
 
@@ -166,6 +173,70 @@ async fn watermarked_copy_is_candidate_only_within_limits() {
     let candidates =
         store.images().near_candidates(store.pool(), default, probe.phash, probe.dhash).await.unwrap();
     assert_eq!(candidates.iter().map(|image| image.id).collect::<HashSet<Uuid>>(), expected);
+}
+
+#[testing::test]
+async fn image_is_new_unless_it_needs_comparison() {
+    let (_db, store) = fixture::database().await;
+    let [default, other] = fixture::collections(&store, ["default", "other"]).await;
+    let [live, ended] = [fixture::crawl(&store).await, fixture::crawl(&store).await];
+    fixture::set_state(&store, ended.id, CrawlState::Cancelled).await;
+    let record = fixture::erasure_by_likeness(other);
+    let mut tx = store.begin().await.unwrap();
+    store.erasures().record(tx.conn(), &record).await.unwrap();
+    let url = Suppression::Url("http://site.test/erased".into());
+    store.suppressions().suppress(tx.conn(), other, record.id, &[url]).await.unwrap();
+    tx.commit().await.unwrap();
+    let stored = fixture::image(1);
+    fixture::store_image(&store, default, &stored, &[]).await.unwrap();
+    let near = NewImage { phash: flip_bits(stored.phash, NEAR_PHASH_BITS), ..fixture::image(2) };
+    let (known, new) = (NewImage { sha256: stored.sha256, ..fixture::image(3) }, fixture::image(4));
+
+    let to_store = |collection, image, crawl: &Crawl, compares_near| ImageToStore {
+        collection,
+        image,
+        face_count: 0,
+        crawl: Some(crawl.id),
+        compares_near,
+    };
+    let cases = [
+        (to_store(default, &new, &live, true), true),
+        (ImageToStore { crawl: None, ..to_store(default, &new, &ended, true) }, true),
+        (to_store(default, &new, &ended, true), false),
+        (to_store(other, &new, &live, true), false),
+        (to_store(default, &known, &live, false), false),
+        (to_store(default, &near, &live, true), false),
+        (to_store(default, &near, &live, false), true),
+    ];
+    let images = cases.map(|(image, _)| image);
+    let mut tx = store.begin().await.unwrap();
+    assert_eq!(store.images().are_new(tx.conn(), &images).await.unwrap(), cases.map(|(_, is_new)| is_new));
+}
+
+#[testing::test]
+async fn known_bytes_are_not_inserted_with_others() {
+    let (_db, store) = fixture::database().await;
+    let default = fixture::collection(&store, "default").await;
+    let stored = fixture::image(1);
+    fixture::store_image(&store, default, &stored, &[]).await.unwrap();
+    let (known, new) = (NewImage { sha256: stored.sha256, ..fixture::image(2) }, fixture::image(3));
+    let to_store = |image, face_count| ImageToStore {
+        collection: default,
+        image,
+        face_count,
+        crawl: None,
+        compares_near: false,
+    };
+    let mut tx = store.begin().await.unwrap();
+    let images = [to_store(&known, 0), to_store(&new, 2)];
+    let inserted = store.images().insert_many(tx.conn(), &images).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(inserted, HashSet::from([new.id]));
+    let row = store.images().get(new.id).await.unwrap();
+    assert_eq!((row.sha256, row.face_count), (new.sha256.to_vec(), 2));
+    assert_eq!([row.phash, row.dhash, row.ahash], [new.phash, new.dhash, new.ahash].map(Some));
+    assert_eq!((row.width, row.height, row.format, row.bytes), (640, 480, "jpeg".into(), 12_345));
+    assert_eq!(row.thumbnail_key, new.thumbnail_key);
 }
 
 #[testing::test]

@@ -147,6 +147,13 @@ impl ShownFaces {
         Self { faces: shown.collect(), lacks_embeddings: false }
     }
 
+    /// Returns the faces of an analysis that was not compared with stored images.
+    pub(super) fn without_search(analysis: &Analysis, options: &AnalyzeOptions) -> Self {
+        let lacks_embeddings =
+            options.passed_only && analysis.faces.iter().any(|face| face.embedding.is_none());
+        Self { lacks_embeddings, ..Self::new(analysis, &[]) }
+    }
+
     /// Compares these faces with the faces of one stored image. `model_id` is the embedding model
     /// of the incoming faces, and `threshold` the minimum cosine of a match.
     fn compare<'a>(
@@ -276,14 +283,12 @@ impl Ingest {
         let (p, d) = signed_hashes(&analysis.hashes);
         let candidates = store.images().near_candidates(store.pool(), collection, p, d).await?;
         let near = near_images(&analysis.hashes, &candidates);
-        let lacks_embeddings =
-            options.passed_only && analysis.faces.iter().any(|face| face.embedding.is_none());
+        let shown = ShownFaces::without_search(analysis, options);
         if near.is_empty() {
-            let mut shown = ShownFaces::new(analysis, &[]);
-            shown.lacks_embeddings = lacks_embeddings;
             return Ok((shown, false));
         }
-        let extra = if lacks_embeddings { self.missing_embeddings(analysis).await? } else { Vec::new() };
+        let extra =
+            if shown.lacks_embeddings { self.missing_embeddings(analysis).await? } else { Vec::new() };
         let shown = ShownFaces::new(analysis, &extra);
         let mut tx = store.begin().await?;
         let (relation, _) = self.relation_to(&mut tx, analysis, &shown, &near).await?;
@@ -404,7 +409,7 @@ fn signed_hashes(hashes: &PerceptualHashes) -> (i64, i64) {
 /// Returns lock keys such that two near images share at least one: the eight bytes of the DCT hash,
 /// each with its position. Hashes that differ in fewer than eight bits have an equal byte.
 /// Unrelated images sometimes share a lock, which causes only a short wait.
-fn near_lock_keys(collection: Uuid, hashes: &PerceptualHashes) -> Vec<i64> {
+pub(super) fn near_lock_keys(collection: Uuid, hashes: &PerceptualHashes) -> Vec<i64> {
     let (high, low) = collection.as_u64_pair();
     let base = (high ^ low.rotate_left(32)) & !0xFFFF;
     let byte = |index: u64| (hashes.p >> (index * 8)) & 0xFF;

@@ -60,7 +60,7 @@ async fn progress_events_are_ordered_without_repetition() {
         for row in rows {
             let mut tx = store.begin().await.unwrap();
             let (state, reason) = (ImageState::Failed, Some(Reason::Http(404)));
-            let result = ImageUrlResult { state, reason, detail: None, image: None };
+            let result = ImageUrlResult { state, reason, detail: None, image: None, final_url: None };
             store.ledger().settle_image_url(tx.conn(), row.id, result).await.unwrap();
             tx.commit().await.unwrap();
         }
@@ -191,7 +191,7 @@ async fn long_export_contains_every_image_once() {
         expected.insert(image.id.to_string());
         for row in rows {
             let (state, image) = (ImageState::Processed, Some(image.id));
-            let result = ImageUrlResult { state, reason: None, detail: None, image };
+            let result = ImageUrlResult { state, reason: None, detail: None, image, final_url: None };
             store.ledger().settle_image_url(tx.conn(), row.id, result).await.unwrap();
         }
     }

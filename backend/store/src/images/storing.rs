@@ -1,0 +1,107 @@
+//! Stores several new images with few statements, in the caller's transaction. Images that need a
+//! closer look (duplicates, suppressions, an ended crawl) are stored one at a time instead.
+use super::{CandidateHashes, NewImage, candidates_sql};
+use crate::StoreError;
+use crate::store::Images;
+use domain::CrawlState;
+use sqlx::{AssertSqlSafe, PgConnection};
+use std::collections::HashSet;
+use std::sync::LazyLock;
+use uuid::Uuid;
+
+/// A new image and what must be checked before it is stored.
+#[derive(Clone, Copy, Debug)]
+pub struct ImageToStore<'a> {
+    pub collection: Uuid,
+    pub image: &'a NewImage,
+    /// The number of faces that are stored with the image.
+    pub face_count: usize,
+    /// The crawl that must be live. `None` if a local scan stores the image.
+    pub crawl: Option<Uuid>,
+    /// Whether a stored image with near hashes must be compared with it first.
+    pub compares_near: bool,
+}
+
+impl Images<'_> {
+    /// Returns for each image whether it can be stored without a closer look: its crawl is live,
+    /// its collection has no suppressions, and no stored image has the same bytes or, if
+    /// `compares_near` is set, may be a near-duplicate. Lock the claims, the suppressions (shared)
+    /// and the keys of near-duplicates before this call, so that the result stays valid until the
+    /// transaction ends.
+    pub async fn are_new(
+        self,
+        conn: &mut PgConnection,
+        images: &[ImageToStore<'_>],
+    ) -> Result<Vec<bool>, StoreError> {
+        let column = |get: fn(&ImageToStore<'_>) -> i64| images.iter().map(get).collect::<Vec<i64>>();
+        let live: Vec<&str> = CrawlState::LIVE.iter().map(|state| state.as_str()).collect();
+        Ok(sqlx::query_scalar(AssertSqlSafe(ARE_NEW.as_str()))
+            .bind(images.iter().map(|image| image.collection).collect::<Vec<Uuid>>())
+            .bind(images.iter().map(|image| image.crawl).collect::<Vec<Option<Uuid>>>())
+            .bind(images.iter().map(|image| image.image.sha256.as_slice()).collect::<Vec<&[u8]>>())
+            .bind(column(|image| image.image.phash))
+            .bind(column(|image| image.image.dhash))
+            .bind(images.iter().map(|image| image.compares_near).collect::<Vec<bool>>())
+            .bind(live)
+            .fetch_all(conn)
+            .await?)
+    }
+
+    /// Inserts images with the number of their faces, and returns the ids of the inserted ones. An
+    /// image is not inserted if the collection already contains the same bytes. Waits for other
+    /// transactions that insert the same bytes.
+    pub async fn insert_many(
+        self,
+        conn: &mut PgConnection,
+        images: &[ImageToStore<'_>],
+    ) -> Result<HashSet<Uuid>, StoreError> {
+        // Transactions insert in the same order, so that two of them do not wait for each other.
+        let mut images: Vec<&ImageToStore<'_>> = images.iter().collect();
+        images.sort_by_key(|image| (image.collection, image.image.sha256));
+        macro_rules! column {
+            ($get:expr) => {
+                images.iter().map($get).collect::<Vec<_>>()
+            };
+        }
+        let inserted: Vec<Uuid> = sqlx::query_scalar(
+            "insert into images (id, collection_id, sha256, phash, dhash, ahash, width, height, format, bytes, rotation,
+                                 thumbnail_key, face_count)
+             select * from unnest($1::uuid[], $2::uuid[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[], $7::int[],
+                                  $8::int[], $9::text[], $10::bigint[], $11::int[], $12::text[], $13::int[])
+             on conflict (collection_id, sha256) do nothing returning id",
+        )
+        .bind(column!(|to_store| to_store.image.id))
+        .bind(column!(|to_store| to_store.collection))
+        .bind(column!(|to_store| to_store.image.sha256.as_slice()))
+        .bind(column!(|to_store| to_store.image.phash))
+        .bind(column!(|to_store| to_store.image.dhash))
+        .bind(column!(|to_store| to_store.image.ahash))
+        .bind(column!(|to_store| to_store.image.width))
+        .bind(column!(|to_store| to_store.image.height))
+        .bind(column!(|to_store| to_store.image.format.as_str()))
+        .bind(column!(|to_store| to_store.image.bytes))
+        .bind(column!(|to_store| to_store.image.rotation))
+        .bind(column!(|to_store| to_store.image.thumbnail_key.as_deref()))
+        .bind(column!(|to_store| i32::try_from(to_store.face_count).unwrap_or(i32::MAX)))
+        .fetch_all(conn)
+        .await?;
+        Ok(inserted.into_iter().collect())
+    }
+}
+
+/// Built at run time, because several queries share the part for candidates.
+static ARE_NEW: LazyLock<String> = LazyLock::new(|| {
+    const NEW: CandidateHashes =
+        CandidateHashes { collection: "n.collection_id", phash: "n.phash", dhash: "n.dhash" };
+    format!(
+        "select (n.crawl_id is null
+                 or exists (select from crawls c where c.id = n.crawl_id and c.state = any($7)))
+            and not exists (select from suppressions s where s.collection_id = n.collection_id)
+            and not exists (select from images i where i.collection_id = n.collection_id and i.sha256 = n.sha256)
+            and not (n.compares_near and exists ({}))
+         from unnest($1::uuid[], $2::uuid[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bool[])
+              with ordinality as n (collection_id, crawl_id, sha256, phash, dhash, compares_near, i)
+         order by n.i",
+        candidates_sql("images", &NEW)
+    )
+});
