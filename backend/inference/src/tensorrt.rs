@@ -1,9 +1,9 @@
 //! TensorRT: the key of an engine, its folder, and the options of its provider.
 //!
 //! An engine is valid for one model, one GPU, one pair of library versions, one precision and one
-//! range of shapes. The [`EngineKey`] contains all of these, and every key has its own folder, so
-//! an engine that does not match is never loaded. No engine is built at run time, because no input
-//! outside the [`Profile`] reaches it (see [`crate::backend::OnnxModel::with_profile`]).
+//! range of shapes. Its key contains all of these, and every key has its own folder, so an engine
+//! that does not match is never loaded. No engine is built at run time, because no input outside the
+//! [`Profile`] reaches it (see [`crate::backend::OnnxModel::with_profile`]).
 use crate::manifest::ModelFile;
 use crate::{Config, GpuDevice, PerformanceMode, TensorrtConfig};
 use sha2::{Digest, Sha256};
@@ -41,7 +41,39 @@ pub(crate) struct EngineSource<'a> {
     pub(crate) profile: Profile,
     pub(crate) runtime_version: &'a str,
     pub(crate) tensorrt_version: &'a str,
+    /// Engines are tuned to the product: GPUs of the same compute capability differ in memory and
+    /// cores.
     pub(crate) gpu: Option<&'a GpuDevice>,
+}
+
+impl EngineSource<'_> {
+    /// Returns the properties for which an engine is valid, one per line; a change of any of them
+    /// makes it invalid. `table` is the calibration table for 8-bit computation. This text is
+    /// hashed, and it is the content of `key.txt` in the folder.
+    fn key(&self, fp16: bool, table: Option<&[u8]>) -> String {
+        let gpu = self.gpu.map_or("unknown", |gpu| &gpu.name);
+        let capability = self.gpu.and_then(|gpu| gpu.compute_capability.as_deref()).unwrap_or("unknown");
+        let table_line = table.map(|table| format!("calibration table sha256: {}\n", sha256(table)));
+        format!(
+            "model sha256: {}\nONNX Runtime: {}\nTensorRT: {}\nGPU: {gpu}, compute capability {capability}\n\
+             precision: {}\n{}shapes: {}\n",
+            sha256(self.bytes),
+            self.runtime_version,
+            self.tensorrt_version,
+            precision(table.is_some(), fp16),
+            table_line.unwrap_or_default(),
+            self.profile
+        )
+    }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    hex::encode(Sha256::digest(bytes))
+}
+
+/// Returns the name of an engine's folder: the model's name, for readability, and a hash of the key.
+fn folder_name(model: &str, key: &str) -> String {
+    format!("{model}-{}", &sha256(key.as_bytes())[..16])
 }
 
 /// Returns the name of the allowed precisions.
@@ -65,28 +97,14 @@ impl EngineOptions {
     pub(crate) fn prepare(config: &Config, source: EngineSource<'_>) -> Result<Self, String> {
         let TensorrtConfig { fp16, calibration, workspace_gb, cache_dir } = &config.tensorrt;
         let table = calibration.as_deref().map(|path| read_table(path, source.file)).transpose()?;
-        let hash = |bytes: &[u8]| hex::encode(Sha256::digest(bytes));
-        let unknown = || "unknown".to_owned();
-        let key = EngineKey {
-            model_sha256: hash(source.bytes),
-            onnxruntime: source.runtime_version.to_owned(),
-            tensorrt: source.tensorrt_version.to_owned(),
-            gpu: source.gpu.map_or_else(unknown, |gpu| gpu.name.clone()),
-            compute_capability: source
-                .gpu
-                .and_then(|gpu| gpu.compute_capability.clone())
-                .unwrap_or_else(unknown),
-            fp16: *fp16,
-            calibration_sha256: table.as_deref().map(hash),
-            profile: source.profile.to_string(),
-        };
-        let folder = cache_dir.join(key.folder_name(source.file.stem()));
+        let key = source.key(*fp16, table.as_deref());
+        let folder = cache_dir.join(folder_name(source.file.stem(), &key));
         let io_error = |e: std::io::Error| format!("TENSORRT_CACHE_DIR: {}: {e}", folder.display());
         std::fs::create_dir_all(&folder).map_err(io_error)?;
         // ONNX Runtime resolves relative names against the working directory of the run.
         let folder = folder.canonicalize().map_err(io_error)?;
         let write = |name: &str, content: &[u8]| std::fs::write(folder.join(name), content);
-        write("key.txt", key.to_string().as_bytes()).map_err(io_error)?;
+        write("key.txt", key.as_bytes()).map_err(io_error)?;
         if let Some(table) = &table {
             write(TABLE, table).map_err(io_error)?;
         }
@@ -141,48 +159,6 @@ impl EngineOptions {
 fn read_table(path: &Path, file: &ModelFile) -> Result<Vec<u8>, String> {
     let path = if path.is_dir() { path.join(format!("{}.table", file.stem())) } else { path.to_owned() };
     std::fs::read(&path).map_err(|e| format!("TENSORRT_CALIBRATION_TABLE: {}: {e}", path.display()))
-}
-
-/// The properties for which an engine is valid. A change of any of them makes it invalid.
-#[derive(Clone, Debug, PartialEq)]
-struct EngineKey {
-    /// SHA-256 of the bytes that are loaded, hex.
-    model_sha256: String,
-    onnxruntime: String,
-    tensorrt: String,
-    /// Product name. GPUs of the same compute capability differ in memory and cores, and engines
-    /// are tuned to them.
-    gpu: String,
-    compute_capability: String,
-    fp16: bool,
-    /// SHA-256 of the calibration table, hex; `None` without 8-bit computation.
-    calibration_sha256: Option<String>,
-    /// The range of shapes, as text.
-    profile: String,
-}
-
-impl EngineKey {
-    /// Returns the folder's name: the model's name, for readability, and a hash of the whole key.
-    fn folder_name(&self, model: &str) -> String {
-        let hash = hex::encode(Sha256::digest(self.to_string().as_bytes()));
-        format!("{model}-{}", &hash[..16])
-    }
-}
-
-/// Writes one line per part. This text is hashed, and it is the content of `key.txt` in the folder.
-impl fmt::Display for EngineKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let precision = precision(self.calibration_sha256.is_some(), self.fp16);
-        writeln!(f, "model sha256: {}", self.model_sha256)?;
-        writeln!(f, "ONNX Runtime: {}", self.onnxruntime)?;
-        writeln!(f, "TensorRT: {}", self.tensorrt)?;
-        writeln!(f, "GPU: {}, compute capability {}", self.gpu, self.compute_capability)?;
-        writeln!(f, "precision: {precision}")?;
-        if let Some(table) = &self.calibration_sha256 {
-            writeln!(f, "calibration table sha256: {table}")?;
-        }
-        writeln!(f, "shapes: {}", self.profile)
-    }
 }
 
 /// Start of the file name of TensorRT's main library.
@@ -261,7 +237,8 @@ impl fmt::Display for Profile {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::{Manifest, ModelKind, PerformanceMode};
+    use crate::{Manifest, ModelKind};
+    use std::collections::HashSet;
 
     fn gpu() -> GpuDevice {
         GpuDevice {
@@ -272,43 +249,40 @@ mod tests {
         }
     }
 
-    fn key() -> EngineKey {
-        EngineKey {
-            model_sha256: "ab".repeat(32),
-            onnxruntime: "1.31.1".into(),
-            tensorrt: "10.9.0".into(),
-            gpu: "NVIDIA A10".into(),
-            compute_capability: "8.6".into(),
-            fp16: true,
-            calibration_sha256: None,
-            profile: "min input:1x3x640x640".into(),
+    fn source<'a>(file: &'a ModelFile, gpu: &'a GpuDevice) -> EngineSource<'a> {
+        EngineSource {
+            file,
+            bytes: b"model",
+            profile: Profile::new("input", [3, 112, 112], 32, PerformanceMode::Throughput),
+            runtime_version: "1.31.1",
+            tensorrt_version: "10.9.0",
+            gpu: Some(gpu),
         }
     }
 
     #[test]
     fn every_engine_key_part_changes_folder() {
-        let changes: [fn(&mut EngineKey); 8] = [
-            |key| key.model_sha256 = "cd".repeat(32),
-            |key| key.onnxruntime = "1.31.2".into(),
-            |key| key.tensorrt = "10.10.0".into(),
-            |key| key.gpu = "NVIDIA L4".into(),
-            |key| key.compute_capability = "8.9".into(),
-            |key| key.fp16 = false,
-            |key| key.calibration_sha256 = Some("ef".repeat(32)),
-            |key| key.profile = "min input:1x3x320x320".into(),
+        let pack = Manifest::builtin().pack("compact").unwrap().clone();
+        let (file, gpu) = (pack.file(ModelKind::Embedder).unwrap(), gpu());
+        let other_name = GpuDevice { name: "NVIDIA L4".into(), ..gpu.clone() };
+        let other_generation = GpuDevice { compute_capability: Some("8.9".into()), ..gpu.clone() };
+        let other_profile = Profile::new("input", [3, 112, 112], 16, PerformanceMode::Throughput);
+        let source = || source(file, &gpu);
+        let keys = [
+            source().key(true, None),
+            EngineSource { bytes: b"other model", ..source() }.key(true, None),
+            EngineSource { runtime_version: "1.31.2", ..source() }.key(true, None),
+            EngineSource { tensorrt_version: "10.10.0", ..source() }.key(true, None),
+            EngineSource { gpu: Some(&other_name), ..source() }.key(true, None),
+            EngineSource { gpu: Some(&other_generation), ..source() }.key(true, None),
+            EngineSource { profile: other_profile, ..source() }.key(true, None),
+            source().key(false, None),
+            source().key(true, Some(b"table")),
         ];
-        let mut folders = vec![key().folder_name("yunet")];
-        assert_eq!(folders[0], key().folder_name("yunet"), "the same key has the same folder");
+        assert_eq!(keys[0], source().key(true, None), "the same source has the same key");
+        let folders = keys.each_ref().map(|key| folder_name("yunet", key));
         assert!(folders[0].starts_with("yunet-") && folders[0].len() == 22);
-        for change in changes {
-            let mut changed = key();
-            change(&mut changed);
-            folders.push(changed.folder_name("yunet"));
-        }
-        let count = folders.len();
-        folders.sort();
-        folders.dedup();
-        assert_eq!(folders.len(), count);
+        assert_eq!(HashSet::from(folders).len(), keys.len());
     }
 
     #[test]
@@ -323,17 +297,6 @@ mod tests {
         assert!(!profile.contains([1, 3, 640, 672]));
         let latency = Profile::new("input", [3, 640, 640], 4, PerformanceMode::Latency);
         assert_eq!(latency.ranges()[1], "input:1x3x640x640");
-    }
-
-    fn source<'a>(file: &'a ModelFile, gpu: &'a GpuDevice) -> EngineSource<'a> {
-        EngineSource {
-            file,
-            bytes: b"model",
-            profile: Profile::new("input", [3, 112, 112], 32, PerformanceMode::Throughput),
-            runtime_version: "1.31.1",
-            tensorrt_version: "10.9.0",
-            gpu: Some(gpu),
-        }
     }
 
     #[test]
@@ -369,19 +332,18 @@ mod tests {
         #[cfg(feature = "tensorrt")]
         {
             let options = format!("{:?}", int8.provider(3));
-            let path = format!("{:?}", int8.folder.display().to_string());
+            let path = int8.folder.display().to_string();
             for (name, value) in [
-                ("device_id", "\"3\""),
-                ("trt_max_workspace_size", "\"1610612736\""),
+                ("device_id", "3"),
+                ("trt_max_workspace_size", "1610612736"),
                 ("trt_engine_cache_path", &path),
                 ("trt_timing_cache_path", &path),
-                ("trt_profile_min_shapes", "\"input:1x3x112x112\""),
-                ("trt_profile_opt_shapes", "\"input:32x3x112x112\""),
-                ("trt_profile_max_shapes", "\"input:32x3x112x112\""),
-                ("trt_int8_calibration_table_name", "\"calibration.table\""),
+                ("trt_profile_min_shapes", "input:1x3x112x112"),
+                ("trt_profile_opt_shapes", "input:32x3x112x112"),
+                ("trt_profile_max_shapes", "input:32x3x112x112"),
+                ("trt_int8_calibration_table_name", "calibration.table"),
             ] {
-                let at = options.find(&format!("\"{name}\"")).unwrap_or_else(|| panic!("{name}: {options}"));
-                assert!(options[at..].starts_with(&format!("\"{name}\": {value}")), "{name}: {options}");
+                assert!(options.contains(&format!("{name:?}: {value:?}")), "{name}: {options}");
             }
             for name in
                 ["trt_fp16_enable", "trt_int8_enable", "trt_engine_cache_enable", "trt_timing_cache_enable"]
