@@ -130,6 +130,7 @@ impl Unavailable {
 
     /// Returns the problem as one sentence without a full stop.
     pub fn message(&self) -> String {
+        use UnavailableKind as Kind;
         let is_amd = self.provider == Some(Provider::Migraphx);
         let vendor = match self.provider {
             Some(Provider::Migraphx) => "AMD GPU",
@@ -137,129 +138,113 @@ impl Unavailable {
             Some(Provider::WebGpu) => "GPU with a Vulkan driver",
             _ => "NVIDIA GPU",
         };
-        match &self.kind {
-            UnavailableKind::NotInBuild => "this program was built without it".to_owned(),
-            UnavailableKind::NotInLibrary { library } => {
-                format!("the loaded ONNX Runtime {library} was built without it")
+        let cuda_13 = format!("CUDA 13 requires {MIN_CUDA_13_DRIVER} or newer");
+        let text = match &self.kind {
+            Kind::NotInBuild => "this program was built without it",
+            Kind::NotInLibrary { library } => {
+                return format!("the loaded ONNX Runtime {library} was built without it");
             }
-            UnavailableKind::PluginMissing => "its plug-in is not installed".to_owned(),
-            UnavailableKind::LibraryMissing { name } => format!("the library {name} is missing"),
-            UnavailableKind::DriverMissing if is_amd => "the AMD GPU driver is missing".to_owned(),
-            UnavailableKind::DriverMissing => {
-                "the NVIDIA driver is missing (its library libcuda.so.1 was not found)".to_owned()
-            }
+            Kind::PluginMissing => "its plug-in is not installed",
+            Kind::LibraryMissing { name } => return format!("the library {name} is missing"),
+            Kind::DriverMissing if is_amd => "the AMD GPU driver is missing",
+            Kind::DriverMissing => "the NVIDIA driver is missing (its library libcuda.so.1 was not found)",
             // Some minor versions of CUDA need a newer driver than the first one for CUDA 13.
-            UnavailableKind::DriverTooOld { found: Some(version) } if supports_cuda_13(version) => {
-                format!("the NVIDIA driver {version} is too old for these libraries")
+            Kind::DriverTooOld { found: Some(version) } if supports_cuda_13(version) => {
+                return format!("the NVIDIA driver {version} is too old for these libraries");
             }
-            UnavailableKind::DriverTooOld { found: Some(version) } => {
-                format!(
-                    "the NVIDIA driver {version} is too old; CUDA 13 requires {MIN_CUDA_13_DRIVER} or newer"
-                )
+            Kind::DriverTooOld { found: Some(version) } => {
+                return format!("the NVIDIA driver {version} is too old; {cuda_13}");
             }
-            UnavailableKind::DriverTooOld { found: None } => {
-                format!(
-                    "the NVIDIA driver is missing or too old; CUDA 13 requires {MIN_CUDA_13_DRIVER} or newer"
-                )
+            Kind::DriverTooOld { found: None } => {
+                return format!("the NVIDIA driver is missing or too old; {cuda_13}");
             }
-            UnavailableKind::DriverMismatch => {
-                "the NVIDIA driver's library and its kernel module have different versions".to_owned()
+            Kind::DriverMismatch => {
+                "the NVIDIA driver's library and its kernel module have different versions"
             }
-            UnavailableKind::NoDevice { listed: 0 } => format!("there is no {vendor}"),
-            UnavailableKind::NoDevice { listed } => {
-                format!("the driver lists {}, but this process has no access to them", gpus_text(*listed))
+            Kind::NoDevice { listed: 0 } => return format!("there is no {vendor}"),
+            Kind::NoDevice { listed } => {
+                let gpus = gpus_text(*listed);
+                return format!("the driver lists {gpus}, but this process has no access to them");
             }
-            UnavailableKind::DeviceId { id, listed: 0 } => format!("there is no GPU with the number {id}"),
-            UnavailableKind::DeviceId { id, listed } => {
-                format!("there is no GPU with the number {id}; the driver lists {}", gpus_text(*listed))
+            Kind::DeviceId { id, listed: 0 } => return format!("there is no GPU with the number {id}"),
+            Kind::DeviceId { id, listed } => {
+                let gpus = gpus_text(*listed);
+                return format!("there is no GPU with the number {id}; the driver lists {gpus}");
             }
-            UnavailableKind::DeviceUnsupported => "the libraries do not support this GPU".to_owned(),
-            UnavailableKind::OutOfMemory => "the GPU does not have enough free memory".to_owned(),
-            UnavailableKind::RuntimeOutOfDate => {
-                "the versions of ONNX Runtime and of the libraries in its folder do not match".to_owned()
+            Kind::DeviceUnsupported => "the libraries do not support this GPU",
+            Kind::OutOfMemory => "the GPU does not have enough free memory",
+            Kind::RuntimeOutOfDate => {
+                "the versions of ONNX Runtime and of the libraries in its folder do not match"
             }
-            UnavailableKind::Disagrees
-            | UnavailableKind::Unsuited
-            | UnavailableKind::SwitchedOff
-            | UnavailableKind::ProgramMissing
-            | UnavailableKind::Failed => diagnosis::without_source_location(&self.detail),
-        }
+            Kind::Disagrees | Kind::Unsuited | Kind::SwitchedOff | Kind::ProgramMissing | Kind::Failed => {
+                return diagnosis::without_source_location(&self.detail);
+            }
+        };
+        text.to_owned()
     }
 
     /// Returns what the operator should do; `None` if nothing can be done on this machine.
     pub fn advice(&self) -> Option<String> {
-        let is_amd = self.provider == Some(Provider::Migraphx);
-        let advice = match &self.kind {
-            UnavailableKind::NotInLibrary { .. } | UnavailableKind::PluginMissing => {
-                return self.library_advice();
+        use UnavailableKind as Kind;
+        let advice = match (&self.kind, self.provider) {
+            (Kind::NotInLibrary { .. } | Kind::PluginMissing, _) => return self.library_advice(),
+            (Kind::LibraryMissing { name }, _) => return Some(Package::from_library(name).advice()),
+            (Kind::DriverMissing | Kind::NoDevice { .. }, Some(Provider::Migraphx)) => {
+                "install ROCm's driver; /dev/kfd and /dev/dri must be visible to this process"
             }
-            UnavailableKind::LibraryMissing { name } => Package::from_library(name).advice(),
-            UnavailableKind::DriverMissing | UnavailableKind::NoDevice { .. } if is_amd => {
-                "install ROCm's driver; /dev/kfd and /dev/dri must be visible to this process".to_owned()
-            }
-            UnavailableKind::NoDevice { .. } if self.provider == Some(Provider::WebGpu) => {
+            (Kind::NoDevice { .. }, Some(Provider::WebGpu)) => {
                 "install the GPU's Vulkan driver (on Debian: mesa-vulkan-drivers); /dev/dri must be visible to this process"
-                    .to_owned()
             }
-            UnavailableKind::NoDevice { .. } if self.provider == Some(Provider::OpenVinoGpu) => {
+            (Kind::NoDevice { .. }, Some(Provider::OpenVinoGpu)) => {
                 "install Intel's compute driver (on Debian: intel-opencl-icd); /dev/dri must be visible to this process"
-                    .to_owned()
             }
-            UnavailableKind::DriverMissing => {
-                format!(
+            (Kind::DriverMissing, _) => {
+                return Some(format!(
                     "install driver {MIN_CUDA_13_DRIVER} or newer (in a container: start it with `--gpus all`)"
-                )
+                ));
             }
-            UnavailableKind::DriverTooOld { .. } => "update the driver and restart the machine".to_owned(),
-            UnavailableKind::DriverMismatch => "restart the machine".to_owned(),
-            UnavailableKind::NoDevice { .. } => {
+            (Kind::DriverTooOld { .. }, _) => "update the driver and restart the machine",
+            (Kind::DriverMismatch, _) => "restart the machine",
+            (Kind::NoDevice { .. }, _) => {
                 "check `nvidia-smi` and CUDA_VISIBLE_DEVICES (in a container: start it with `--gpus all`)"
-                    .to_owned()
             }
-            UnavailableKind::DeviceId { .. } => {
-                "set GPU_DEVICE_ID or GPU_DEVICE_IDS to numbers from the list of `facecrawl gpu`".to_owned()
+            (Kind::DeviceId { .. }, _) => {
+                "set GPU_DEVICE_ID or GPU_DEVICE_IDS to numbers from the list of `facecrawl gpu`"
             }
-            UnavailableKind::DeviceUnsupported if self.provider == Some(Provider::TensorrtRtx) => {
+            (Kind::DeviceUnsupported, Some(Provider::TensorrtRtx)) => {
                 "TensorRT for RTX requires compute capability 8.6, 8.9, or 12.0 or newer; `./scripts/gpu-runtime cuda` installs CUDA"
-                    .to_owned()
             }
-            UnavailableKind::DeviceUnsupported => {
-                "CUDA 13 requires compute capability 7.5 or newer (GeForce RTX 20, T4)".to_owned()
+            (Kind::DeviceUnsupported, _) => {
+                "CUDA 13 requires compute capability 7.5 or newer (GeForce RTX 20, T4)"
             }
-            UnavailableKind::OutOfMemory => {
-                "lower GPU_MEMORY_LIMIT_GB or GPU_BATCH_SIZE, or stop other programs on the GPU".to_owned()
+            (Kind::OutOfMemory, _) => {
+                "lower GPU_MEMORY_LIMIT_GB or GPU_BATCH_SIZE, or stop other programs on the GPU"
             }
-            UnavailableKind::RuntimeOutOfDate => {
-                "run `./scripts/gpu-runtime cuda` and unset ORT_DYLIB_PATH and LD_LIBRARY_PATH".to_owned()
+            (Kind::RuntimeOutOfDate, _) => {
+                "run `./scripts/gpu-runtime cuda` and unset ORT_DYLIB_PATH and LD_LIBRARY_PATH"
             }
-            UnavailableKind::NotInBuild
-            | UnavailableKind::Disagrees
-            | UnavailableKind::Unsuited
-            | UnavailableKind::SwitchedOff
-            | UnavailableKind::ProgramMissing
-            | UnavailableKind::Failed => return None,
+            (Kind::NotInBuild | Kind::Disagrees | Kind::Unsuited, _) => return None,
+            (Kind::SwitchedOff | Kind::ProgramMissing | Kind::Failed, _) => return None,
         };
-        Some(advice)
+        Some(advice.to_owned())
     }
 
     fn library_advice(&self) -> Option<String> {
         let has_webgpu = self.provider == Some(Provider::WebGpu) && cfg!(target_arch = "aarch64");
         let has_script = cfg!(target_os = "linux") && (cfg!(target_arch = "x86_64") || has_webgpu);
-        match self.provider? {
-            provider if has_script && let Some(plugin) = provider.plugin() => {
-                Some(format!("`./scripts/gpu-runtime {}` installs it", plugin.argument))
-            }
-            Provider::Cuda | Provider::Tensorrt if has_script => {
-                Some("`./scripts/gpu-runtime cuda` installs a library that includes it".to_owned())
-            }
-            Provider::OpenVino if has_script => {
-                Some("`./scripts/openvino` installs a library that includes it".to_owned())
-            }
-            Provider::Migraphx if has_script => {
-                Some("see docs/how-to/OPERATIONS.md (GPUs) for a library that includes it".to_owned())
-            }
-            _ => None,
+        let provider = self.provider.filter(|_| has_script)?;
+        if let Some(plugin) = provider.plugin() {
+            return Some(format!("`./scripts/gpu-runtime {}` installs it", plugin.argument));
         }
+        let advice = match provider {
+            Provider::Cuda | Provider::Tensorrt => {
+                "`./scripts/gpu-runtime cuda` installs a library that includes it"
+            }
+            Provider::OpenVino => "`./scripts/openvino` installs a library that includes it",
+            Provider::Migraphx => "see docs/how-to/OPERATIONS.md (GPUs) for a library that includes it",
+            _ => return None,
+        };
+        Some(advice.to_owned())
     }
 
     /// Returns the problem and the advice in one line, without the provider.
@@ -325,13 +310,8 @@ impl Refusal {
     /// Builds the refusal from the failures of the providers, the best provider first.
     pub(crate) fn from_attempts(failures: Vec<Unavailable>) -> Self {
         let recommended = recommended_providers(&devices::gpu_kinds());
-        let mut main_reason: Option<&Unavailable> = None;
-        for failure in &failures {
-            let priority = |failure: &Unavailable| failure.report_priority(&recommended);
-            if main_reason.is_none_or(|best| priority(failure) > priority(best)) {
-                main_reason = Some(failure);
-            }
-        }
+        // Of several failures with the highest priority, `max_by_key` returns the last one.
+        let main_reason = failures.iter().rev().max_by_key(|failure| failure.report_priority(&recommended));
         Self { main_reason: main_reason.cloned().unwrap_or_else(Unavailable::switched_off), failures }
     }
 
@@ -488,23 +468,22 @@ impl Package {
     }
 
     fn advice(self) -> String {
-        match self {
-            Self::Wheel(name) => format!("`./scripts/gpu-runtime cuda` installs it (package {name})"),
-            Self::OpenVino => "`./scripts/openvino` installs it".to_owned(),
+        let advice = match self {
+            Self::Wheel(name) => return format!("`./scripts/gpu-runtime cuda` installs it (package {name})"),
+            Self::OpenVino => "`./scripts/openvino` installs it",
             Self::Tensorrt => {
                 "install TensorRT 10 for CUDA 13 (package tensorrt), and copy its libraries to the folder of ONNX Runtime"
-                    .to_owned()
             }
-            Self::Rocm => "install ROCm 7.2.4 with MIGraphX (package migraphx)".to_owned(),
-            Self::Zlib => "install zlib (package zlib1g or zlib)".to_owned(),
-            Self::VulkanLoader => "install Vulkan's loader (package libvulkan1 or vulkan-loader)".to_owned(),
+            Self::Rocm => "install ROCm 7.2.4 with MIGraphX (package migraphx)",
+            Self::Zlib => "install zlib (package zlib1g or zlib)",
+            Self::VulkanLoader => "install Vulkan's loader (package libvulkan1 or vulkan-loader)",
             Self::VideoDriver => {
                 "install the video libraries of the NVIDIA driver (in a container: NVIDIA_DRIVER_CAPABILITIES must \
                  contain `video`)"
-                    .to_owned()
             }
-            Self::Other => "install the package that contains it".to_owned(),
-        }
+            Self::Other => "install the package that contains it",
+        };
+        advice.to_owned()
     }
 }
 
