@@ -50,30 +50,22 @@ fn draw_heads(width: u32, height: u32, faces: &[Rect]) -> Frame {
 /// Returns the colour at (x, y), both -0.5..0.5 of the face's box; `None` outside the head. SCRFD
 /// needs eyes with whites, brows, nose and lips to reach the same score as YuNet.
 fn head_colour(x: f32, y: f32) -> Option<[f32; 3]> {
-    let in_ellipse =
-        |cx: f32, cy: f32, rx: f32, ry: f32| ((x - cx) / rx).powi(2) + ((y - cy) / ry).powi(2) < 1.0;
     let light = 1.0 - x.abs() - 0.3 * y;
     let skin = [225.0 * light, 180.0 * light, 150.0 * light];
-    let eye = 0.13_f32.copysign(x);
-    if in_ellipse(eye, -0.06, 0.022, 0.022) {
-        Some([35.0, 28.0, 25.0])
-    } else if in_ellipse(eye, -0.06, 0.055, 0.026) {
-        Some([225.0, 220.0, 215.0])
-    } else if in_ellipse(eye, -0.13, 0.07, 0.016) {
-        Some([80.0, 60.0, 45.0])
-    } else if in_ellipse(0.035_f32.copysign(x), 0.085, 0.014, 0.011) {
-        Some([120.0, 75.0, 65.0])
-    } else if in_ellipse(0.0, 0.02, 0.03, 0.1) {
-        Some(skin.map(|v| v * 1.08))
-    } else if in_ellipse(0.0, 0.085, 0.06, 0.03) {
-        Some(skin.map(|v| v * 0.9))
-    } else if in_ellipse(0.0, 0.2, 0.1, 0.008) {
-        Some([95.0, 40.0, 40.0])
-    } else if in_ellipse(0.0, 0.2, 0.1, 0.032) {
-        Some([175.0, 85.0, 85.0])
-    } else if in_ellipse(0.0, 0.0, 0.3, 0.4) {
-        Some(skin)
-    } else {
-        None
-    }
+    let (eye, nostril) = (0.13_f32.copysign(x), 0.035_f32.copysign(x));
+    // Ellipses: centre, radii and colour. An ellipse covers those after it.
+    let parts = [
+        ((eye, -0.06), (0.022, 0.022), [35.0, 28.0, 25.0]),
+        ((eye, -0.06), (0.055, 0.026), [225.0, 220.0, 215.0]),
+        ((eye, -0.13), (0.07, 0.016), [80.0, 60.0, 45.0]),
+        ((nostril, 0.085), (0.014, 0.011), [120.0, 75.0, 65.0]),
+        ((0.0, 0.02), (0.03, 0.1), skin.map(|v| v * 1.08)),
+        ((0.0, 0.085), (0.06, 0.03), skin.map(|v| v * 0.9)),
+        ((0.0, 0.2), (0.1, 0.008), [95.0, 40.0, 40.0]),
+        ((0.0, 0.2), (0.1, 0.032), [175.0, 85.0, 85.0]),
+        ((0.0, 0.0), (0.3, 0.4), skin),
+    ];
+    let mut parts = parts.into_iter();
+    let part = parts.find(|((cx, cy), (rx, ry), _)| ((x - cx) / rx).powi(2) + ((y - cy) / ry).powi(2) < 1.0);
+    part.map(|(_, _, colour)| colour)
 }

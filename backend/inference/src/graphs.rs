@@ -125,12 +125,7 @@ fn apply_filter(graph: &mut Graph, pixels: &str, (name, count): (&str, usize), a
 pub fn canvas() -> Vec<u8> {
     let mut graph = Graph::new();
     let drawn = draw(&mut graph);
-    let bytes = cast(&mut graph, &drawn, Element::Uint8);
-    graph.add_named_node("Identity", &[&bytes], "canvas", &[]);
-    let sides =
-        [Axis::Fixed(1), Axis::Dynamic("canvas_height"), Axis::Dynamic("canvas_width"), Axis::Fixed(3)];
-    graph.add_typed_output(Element::Uint8, "canvas", &sides);
-    graph.encode()
+    encode_image(&mut graph, &drawn, "canvas")
 }
 
 /// Builds the graph that computes the input tensor of the model from the same inputs. Output:
@@ -192,7 +187,7 @@ pub fn stack(count: usize) -> Vec<u8> {
 pub fn contrast() -> Vec<u8> {
     let mut graph = Graph::new();
     let stretched = stretch(&mut graph);
-    encode_enhanced(&mut graph, &stretched)
+    encode_image(&mut graph, &stretched, "enhanced")
 }
 
 /// Builds the graph of stretch, upscale and unsharp mask. Inputs: image, gain `[1]`, offset `[1]`,
@@ -219,7 +214,7 @@ pub fn enlargement() -> Vec<u8> {
     let detail = graph.add_node("Mul", &[&detail, &amount], &[]);
     let sharp = graph.add_node("Add", &[&larger, &detail], &[]);
     let sharp = round_to_levels(&mut graph, &sharp);
-    encode_enhanced(&mut graph, &sharp)
+    encode_image(&mut graph, &sharp, "enhanced")
 }
 
 fn stretch(graph: &mut Graph) -> String {
@@ -232,12 +227,12 @@ fn stretch(graph: &mut Graph) -> String {
     round_to_levels(graph, &shifted)
 }
 
-fn encode_enhanced(graph: &mut Graph, value: &str) -> Vec<u8> {
-    let bytes = cast(graph, value, Element::Uint8);
-    graph.add_named_node("Identity", &[&bytes], "enhanced", &[]);
+/// Declares whole levels as the image `output` and encodes the graph.
+fn encode_image(graph: &mut Graph, levels: &str, output: &str) -> Vec<u8> {
+    graph.add_named_node("Cast", &[levels], output, &[("to", Attribute::Integer(Element::Uint8 as i64))]);
     let sides =
-        [Axis::Fixed(1), Axis::Dynamic("enhanced_height"), Axis::Dynamic("enhanced_width"), Axis::Fixed(3)];
-    graph.add_typed_output(Element::Uint8, "enhanced", &sides);
+        [Axis::Fixed(1), Axis::Dynamic("output_height"), Axis::Dynamic("output_width"), Axis::Fixed(3)];
+    graph.add_typed_output(Element::Uint8, output, &sides);
     graph.encode()
 }
 

@@ -27,32 +27,25 @@ pub(super) fn make_batch_axis_dynamic(mut model: Model) -> Result<Model, String>
     Ok(model)
 }
 
-/// Returns whether the model's first input is an image of a fixed size.
-pub(super) fn has_fixed_canvas(model: &Model) -> bool {
-    let input = model.graph.as_ref().and_then(|graph| graph.input.first());
-    let tensor = input.and_then(|input| input.kind.as_ref()).and_then(|kind| kind.tensor.as_ref());
-    let axes = tensor.and_then(|tensor| tensor.shape.as_ref()).map_or(&[][..], |shape| &shape.axes);
-    matches!(axes, [_, _, height, width] if height.value.is_some() && width.value.is_some())
-}
-
 /// Returns `model`, a convolutional detector, with a dynamic height and width of its input and
-/// dynamic rows of its outputs. Fails if an input is not `[batch, 3, height, width]` or an output
-/// is not `[batch, rows, columns]`. The message names the input or output.
-pub(super) fn make_canvas_dynamic(mut model: Model) -> Result<Model, String> {
-    let graph = model.graph.as_mut().ok_or("the file has no graph")?;
-    for input in &mut graph.input {
-        let name = input.name().to_owned();
-        let [_, _, height, width] = axes(input) else { return Err(format!("{name} is not an image")) };
+/// dynamic rows of its outputs. Returns `None` if the first input has no fixed height and width, an
+/// input is not `[batch, 3, height, width]`, or an output is not `[batch, rows, columns]`.
+pub(super) fn make_canvas_dynamic(mut model: Model) -> Option<Model> {
+    let graph = model.graph.as_mut()?;
+    for (index, input) in graph.input.iter_mut().enumerate() {
+        let [_, _, height, width] = axes(input) else { return None };
+        if index == 0 && (height.value.is_none() || width.value.is_none()) {
+            return None;
+        }
         (*height, *width) = (dynamic_axis("height"), dynamic_axis("width"));
     }
     for output in &mut graph.output {
-        let name = output.name().to_owned();
-        let [_, rows, _] = axes(output) else { return Err(format!("{name} is not a table of rows")) };
+        let [_, rows, _] = axes(output) else { return None };
         // The axis has no name, because the outputs of different strides have different lengths.
         *rows = Axis::default();
     }
     graph.value_info.clear();
-    Ok(model)
+    Some(model)
 }
 
 /// Replaces a first value of 1 with 0 in the targets of `Reshape`.
@@ -142,7 +135,7 @@ mod tests {
             make_batch_axis_dynamic(model.clone()).unwrap_err(),
             "the first axis of x is not a batch axis of length 1"
         );
-        assert_eq!(make_canvas_dynamic(model).unwrap_err(), "x is not an image");
+        assert_eq!(make_canvas_dynamic(model), None, "the input is not an image");
 
         assert!(read(Bytes::from_static(b"not an ONNX file")).is_err());
         assert_eq!(read(Bytes::new()).unwrap_err(), "the file has no graph");

@@ -8,7 +8,7 @@ mod cpu_kernels;
 mod proto;
 
 use crate::manifest::{ModelFamily, ModelFile, ModelKind, ResolvedPack, WeightStorage};
-use axes::{has_fixed_canvas, make_batch_axis_dynamic, make_canvas_dynamic};
+use axes::{make_batch_axis_dynamic, make_canvas_dynamic};
 use blocks::expand_blocks;
 use bytes::Bytes;
 use cpu_kernels::{expand_prelu, quantize_products};
@@ -62,8 +62,7 @@ impl ModelForms {
         }
         // No part of this network depends on the size of the canvas.
         if file.family == ModelFamily::Yunet
-            && has_fixed_canvas(&model)
-            && let Ok(dynamic) = make_canvas_dynamic(model.clone())
+            && let Some(dynamic) = make_canvas_dynamic(model.clone())
         {
             model = dynamic;
             is_changed = true;
