@@ -2,7 +2,7 @@
 //! a model with the graphs that prepare its input. Each image is copied to the device once, as
 //! bytes.
 use super::placement::{ProviderSession, session_builder};
-use super::session::{OnnxModel, classify_error, pass_outputs};
+use super::session::{OnnxModel, pass_outputs};
 use super::{Backend, BackendError, BatchView, ImageInput, OutputReader, Placement};
 use crate::ep::Provider;
 use crate::graphs::{self, Parameter};
@@ -105,7 +105,6 @@ impl Backend for PixelGraphs {
         _: usize,
         read: OutputReader<'_>,
     ) -> Result<(), BackendError> {
-        let to_backend_error = |error: ort::Error| classify_error(&error.to_string());
         let [image] = images else {
             return Err(BackendError::Failed(format!(
                 "the graph accepts one image per run, not {}",
@@ -117,9 +116,8 @@ impl Backend for PixelGraphs {
             .get_mut(image.graph_index)
             .ok_or_else(|| BackendError::Failed(format!("the graph {} does not exist", image.graph_index)))?;
         let _lock = graph.session.lock();
-        let inputs = graph.inputs(image, false).map_err(to_backend_error)?;
-        let outputs = graph.session.run(inputs).map_err(to_backend_error)?;
-        pass_outputs(outputs.iter(), read)
+        let inputs = graph.inputs(image, false)?;
+        pass_outputs(graph.session.run(inputs)?.iter(), read)
     }
 
     fn device(&self) -> &str {
@@ -229,23 +227,21 @@ impl Backend for PreparedModel {
         items: usize,
         read: OutputReader<'_>,
     ) -> Result<(), BackendError> {
-        let to_backend_error = |error: ort::Error| classify_error(&error.to_string());
         let _lock = self.preparation.tensor_graph.session.lock();
-        let batch = self.preparation.batch(images, items).map_err(to_backend_error)?;
+        let batch = self.preparation.batch(images, items)?;
         let shape = batch.dtype().tensor_shape().map(|sides| sides.to_vec()).unwrap_or_default();
         let shape: [i64; 4] = shape
             .try_into()
             .map_err(|shape| BackendError::Failed(format!("the tensor has the shape {shape:?}")))?;
         let session = self.model.session_for(shape.map(|side| usize::try_from(side).unwrap_or(0)))?;
-        let mut binding = session.create_binding().map_err(to_backend_error)?;
+        let mut binding = session.create_binding()?;
         let name = session.inputs()[0].name().to_owned();
-        binding.bind_input(name, &batch).map_err(to_backend_error)?;
+        binding.bind_input(name, &batch)?;
         let host = MemoryInfo::default();
         for output in session.outputs() {
-            binding.bind_output_to_device(output.name(), &host).map_err(to_backend_error)?;
+            binding.bind_output_to_device(output.name(), &host)?;
         }
-        let outputs = session.run_binding(&binding).map_err(to_backend_error)?;
-        pass_outputs(outputs.iter(), read)
+        pass_outputs(session.run_binding(&binding)?.iter(), read)
     }
 
     fn device(&self) -> &str {

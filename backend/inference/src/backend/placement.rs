@@ -7,7 +7,7 @@ use crate::runtime::{Runtime, log_level};
 use crate::tensorrt::EngineOptions;
 use ort::ep::{self, ArbitrarilyConfigurableExecutionProvider as _, ExecutionProviderDispatch};
 use ort::session::Session;
-use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
+use ort::session::builder::{AutoDevicePolicy, GraphOptimizationLevel, SessionBuilder};
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 
@@ -72,6 +72,11 @@ impl Placement {
     /// is silent.
     pub(super) fn add_to(&self, builder: SessionBuilder, runtime: &Runtime) -> ort::Result<SessionBuilder> {
         let Some(plugin) = self.provider.plugin() else {
+            let builder = match self.provider {
+                // Without this policy, the runtime on macOS would register CoreML automatically.
+                Provider::Cpu => builder.with_auto_device(AutoDevicePolicy::PreferCPU)?,
+                _ => builder,
+            };
             return Ok(builder.with_execution_providers(self.registrations()?)?);
         };
         // With an empty list of devices, ONNX Runtime would run the session on the CPU.
@@ -79,11 +84,9 @@ impl Placement {
         let device = device.ok_or_else(|| {
             ort::Error::new(format!("{} lists no device {}", plugin.ep_name, self.device_id))
         })?;
-        let options: Vec<(String, String)> = self
-            .plugin_options()
-            .into_iter()
-            .map(|(name, value)| (format!("{}.{name}", plugin.ep_name), value))
-            .collect();
+        let options = self.plugin_options().into_iter();
+        let options: Vec<(String, String)> =
+            options.map(|(name, value)| (format!("{}.{name}", plugin.ep_name), value)).collect();
         Ok(builder.with_devices([device], Some(&options))?)
     }
 

@@ -7,11 +7,9 @@
 //! does this once.
 use super::placement::{ProviderSession, session_builder};
 use super::{Backend, BackendError, BatchView, OutputReader, OutputView, Placement};
-use crate::ep::Provider;
 use crate::runtime::Runtime;
 use crate::tensorrt::Profile;
 use crate::unavailable::is_out_of_memory;
-use ort::session::builder::AutoDevicePolicy;
 use ort::value::{Shape, TensorElementType, TensorRef, ValueRef};
 
 /// An ONNX Runtime session with the shape of its input.
@@ -158,25 +156,16 @@ fn build_session(runtime: &Runtime, model: &[u8], placement: &Placement) -> ort:
         // One thread per session by default: many sessions in parallel are faster than one session
         // with many threads.
         let builder = session_builder(runtime, placement.threads.max(1))?.with_memory_pattern(true)?;
-        match placement.provider {
-            // Without this policy, the runtime on macOS would register CoreML automatically.
-            Provider::Cpu => {
-                let cpu = ort::ep::CPU::default().with_arena_allocator(true).build();
-                Ok(builder.with_auto_device(AutoDevicePolicy::PreferCPU)?.with_execution_providers([cpu])?)
-            }
-            _ => placement.add_to(builder, runtime),
-        }
+        placement.add_to(builder, runtime)
     })
 }
 
 impl Backend for OnnxModel {
     fn run(&mut self, batch: BatchView<'_>, read: OutputReader<'_>) -> Result<(), BackendError> {
-        let input = TensorRef::from_array_view((batch.shape, batch.data))
-            .map_err(|e| classify_error(&e.to_string()))?;
+        let input = TensorRef::from_array_view((batch.shape, batch.data))?;
         let session = self.session_for(batch.shape)?;
         let _lock = session.lock();
-        let outputs = session.run(ort::inputs![input]).map_err(|e| classify_error(&e.to_string()))?;
-        pass_outputs(outputs.iter(), read)
+        pass_outputs(session.run(ort::inputs![input])?.iter(), read)
     }
 
     fn device(&self) -> &str {
@@ -190,16 +179,15 @@ pub(super) fn pass_outputs<'a>(
     read: OutputReader<'_>,
 ) -> Result<(), BackendError> {
     let outputs: Vec<_> = outputs.collect();
-    let to_backend_error = |error: ort::Error| classify_error(&error.to_string());
     let sides = |shape: &Shape| shape.iter().map(|d| usize::try_from(*d).unwrap_or(0)).collect();
     let views = outputs
         .iter()
         .map(|(name, value)| {
             if value.dtype().tensor_type() == Some(TensorElementType::Uint8) {
-                let (shape, bytes) = value.try_extract_tensor::<u8>().map_err(to_backend_error)?;
+                let (shape, bytes) = value.try_extract_tensor::<u8>()?;
                 return Ok(OutputView { name, shape: sides(shape), data: &[], bytes });
             }
-            let (shape, data) = value.try_extract_tensor::<f32>().map_err(to_backend_error)?;
+            let (shape, data) = value.try_extract_tensor::<f32>()?;
             Ok(OutputView { name, shape: sides(shape), data, bytes: &[] })
         })
         .collect::<Result<Vec<_>, BackendError>>()?;
@@ -207,8 +195,14 @@ pub(super) fn pass_outputs<'a>(
     Ok(())
 }
 
+impl From<ort::Error> for BackendError {
+    fn from(error: ort::Error) -> Self {
+        classify_error(&error.to_string())
+    }
+}
+
 /// Maps the error text of a failed run, from CUDA or HIP, to a [`BackendError`].
-pub(super) fn classify_error(message: &str) -> BackendError {
+fn classify_error(message: &str) -> BackendError {
     const DEVICE_LOST: [&str; 10] = [
         "illegal memory access",
         "unspecified launch failure",
