@@ -106,7 +106,7 @@ async fn check_similar_faces(pack: &ResolvedPack, images: &[Frame]) {
     for (number, image) in images.iter().enumerate() {
         let (expected, faces, cosine) = compare(&onnx_runtime, &bf16, image).await;
         for clear in expected.iter().filter(|face| face.det_score >= 0.7) {
-            let face = most_overlapping(&faces, clear).unwrap();
+            let face = most_overlapping(&faces, &clear.bbox).unwrap();
             let share = distance(&clear.bbox, &face.bbox).1;
             assert!(share < 0.03, "{pack_name}, image {number}: {clear:?} {face:?}");
         }

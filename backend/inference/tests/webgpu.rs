@@ -4,11 +4,8 @@
 mod common;
 use common::*;
 use futures::future::join_all;
-use inference::{
-    Config, DeviceId, Engine, GpuBackend, Operation, Priority, StartError, TestResult, self_test,
-};
+use inference::{Config, DeviceId, Engine, GpuBackend, Operation, Priority, TestResult, self_test};
 use std::sync::Arc;
-use testing::draw_face;
 use vision::quality::GreyStatistics;
 use vision::{Frame, Letterbox, Limits, crop};
 
@@ -74,8 +71,8 @@ async fn compare(engine: &Engine, name: &str, frame: &Arc<Frame>) {
     assert_eq!(actual.scale, expected.scale, "{name}");
     let difference = max_difference(&expected.frame, &actual.frame);
     assert!(difference <= 4, "{name}: the enhanced image differs by {difference} grey levels");
-    let sum: u64 =
-        expected.frame.data().iter().zip(actual.frame.data()).map(|(a, b)| u64::from(a.abs_diff(*b))).sum();
+    let pairs = expected.frame.data().iter().zip(actual.frame.data());
+    let sum: u64 = pairs.map(|(a, b)| u64::from(a.abs_diff(*b))).sum();
     let mean = sum as f64 / expected.frame.data().len() as f64;
     assert!(mean <= 0.05, "{name}: the enhanced image differs by {mean} grey levels on average");
 }
@@ -100,14 +97,8 @@ async fn webgpu_processes_images_like_cpu() {
 
 /// Returns images of faces with different identities at different places.
 fn faces() -> Vec<Arc<Frame>> {
-    (0..12_u32)
-        .map(|number| {
-            let mut image = testing::fixture_models::Canvas::new(320, 256);
-            draw_face(&mut image, 1 + number % 4, 2, number);
-            draw_face(&mut image, 8, 3 + number % 4, number + 40);
-            Arc::new(Frame::new(320, 256, image.into_raw()).unwrap())
-        })
-        .collect()
+    let faces = |number| [(1 + number % 4, 2, number), (8, 3 + number % 4, number + 40)];
+    (0..12_u32).map(|number| draw_faces(320, 256, &faces(number))).collect()
 }
 
 #[testing::needs(webgpu)]
@@ -131,21 +122,18 @@ async fn webgpu_runs_concurrent_requests_in_batches_like_cpu() {
         "{report:?}"
     );
 
-    let results = |engine: &Engine| {
-        let engine = engine.clone();
-        async move {
-            join_all(faces().into_iter().map(async |frame| {
-                let found = engine.detect(frame.clone(), 0.6, Priority::Interactive).await.unwrap().output;
-                let mut faces = Vec::new();
-                for face in found {
-                    let chip = Arc::new(vision::norm_crop(&frame, &face.landmarks, 112).unwrap());
-                    let score = engine.score(chip, Priority::Interactive).await.unwrap().output;
-                    faces.push((embedding(&engine, &frame, &face).await, score, face));
-                }
-                faces
-            }))
-            .await
-        }
+    let results = async |engine: &Engine| {
+        join_all(faces().into_iter().map(async |frame| {
+            let found = engine.detect(frame.clone(), 0.6, Priority::Interactive).await.unwrap().output;
+            let mut faces = Vec::new();
+            for face in found {
+                let chip = Arc::new(vision::norm_crop(&frame, &face.landmarks, 112).unwrap());
+                let score = engine.score(chip, Priority::Interactive).await.unwrap().output;
+                faces.push((embedding(engine, &frame, &face).await, score, face));
+            }
+            faces
+        }))
+        .await
     };
     let (on_gpu, on_cpu) = (results(&gpu).await, results(&cpu).await);
     for (on_gpu, on_cpu) in on_gpu.iter().zip(&on_cpu) {
@@ -172,12 +160,8 @@ async fn detector_draws_canvases_on_webgpu() {
     for frame in faces() {
         let letterbox = Letterbox::fit((frame.width(), frame.height()), (320, 256));
         let detect = async |engine: &Engine| {
-            engine
-                .face_detector()
-                .detect(frame.clone(), letterbox, 0.6, Priority::Interactive)
-                .await
-                .unwrap()
-                .output
+            let detector = engine.face_detector();
+            detector.detect(frame.clone(), letterbox, 0.6, Priority::Interactive).await.unwrap().output
         };
         let (on_gpu, on_cpu) = (detect(&gpu).await, detect(&cpu).await);
         assert_eq!((on_gpu.len(), on_cpu.len()), (2, 2));
@@ -213,13 +197,9 @@ fn gpu_numbers_that_webgpu_lacks_are_rejected() {
             device_ids: vec![DeviceId { backend, id }],
             ..webgpu_config(&[Operation::QualityChecks])
         };
-        match Engine::start(&config, &pack).unwrap_err() {
-            StartError::GpuOnly { refusal, .. } => {
-                assert_eq!(refusal.main_reason.kind.name(), "device_id", "{refusal:?}");
-                assert!(refusal.to_string().contains("the driver lists 1 GPU"), "{refusal}");
-            }
-            error => panic!("{error}"),
-        }
+        let (_, _, refusal) = gpu_only(Engine::start(&config, &pack).unwrap_err());
+        assert_eq!(refusal.main_reason.kind.name(), "device_id", "{refusal:?}");
+        assert!(refusal.to_string().contains("the driver lists 1 GPU"), "{refusal}");
     }
 }
 
@@ -230,13 +210,8 @@ fn devices_of_several_backends_must_all_work() {
     let device = |backend| DeviceId { backend: Some(backend), id: 0 };
     let device_ids = vec![device(GpuBackend::WebGpu), device(GpuBackend::Cuda)];
     let config = Config { device_ids, ..webgpu_config(&[Operation::QualityChecks]) };
-    match Engine::start(&config, &pack).unwrap_err() {
-        StartError::GpuOnly { provider, refusal, .. } => {
-            assert_eq!(provider, "webgpu,cuda");
-            assert_eq!(refusal.main_reason.kind.name(), "not_in_library");
-        }
-        error => panic!("{error}"),
-    }
+    let (_, provider, refusal) = gpu_only(Engine::start(&config, &pack).unwrap_err());
+    assert_eq!((provider.as_str(), refusal.main_reason.kind.name()), ("webgpu,cuda", "not_in_library"));
 }
 
 #[testing::needs(webgpu)]

@@ -1,9 +1,13 @@
 //! Starts engines and loads photographs for the tests on real models.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+use futures::future::join_all;
 use inference::backend::OnnxModel;
 use inference::batcher::{Batcher, Device, Limits};
 use inference::models::Model;
-use inference::{Config, Embedding, Engine, Manifest, ModelFile, ModelKind, Pack, ResolvedPack};
+use inference::{
+    Config, Embedding, Engine, Manifest, ModelFile, ModelKind, Pack, Priority, Refusal, ResolvedPack,
+    StartError,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +46,33 @@ pub fn fixture_pack(folder: &Path, change: impl FnOnce(ModelFile) -> Option<Mode
     ResolvedPack::verify(&pack, folder).unwrap()
 }
 
+/// Returns the file and the reason of the error with which an engine does not start.
+pub fn model_error(pack: &ResolvedPack) -> String {
+    match Engine::start(&config(), pack).unwrap_err() {
+        StartError::Model { model, reason } => format!("{model}: {reason}"),
+        error => panic!("{error}"),
+    }
+}
+
+/// Returns the operation, the requested provider and the refusal of an error because of
+/// `FORCE_GPU_ONLY`.
+pub fn gpu_only(error: StartError) -> (&'static str, String, Refusal) {
+    match error {
+        StartError::GpuOnly { operation, provider, refusal } => (operation, provider, *refusal),
+        error => panic!("{error}"),
+    }
+}
+
+/// Draws the faces of fixtures: column, row and identity of each.
+pub fn draw_faces(width: u32, height: u32, faces: &[(u32, u32, u32)]) -> Arc<Frame> {
+    let background = Frame::filled(width, height, [70, 80, 60]).into_data();
+    let mut image = testing::fixture_models::Canvas::from_raw(width, height, background).unwrap();
+    for (column, row, identity) in faces {
+        testing::draw_face(&mut image, *column, *row, *identity);
+    }
+    Arc::new(Frame::new(width, height, image.into_raw()).unwrap())
+}
+
 pub fn default_engine() -> Engine {
     Engine::start(&config(), &testing::pack()).unwrap()
 }
@@ -64,35 +95,35 @@ pub fn drawing(name: &str) -> Frame {
     vision::decode(&testing::drawing(name), &vision::Limits::default()).unwrap().frame
 }
 
-/// Returns the image with a black border at the right and at the bottom. Both sides become
-/// multiples of 32.
-pub fn pad(frame: &Frame) -> Frame {
-    let (width, height) = (frame.width().next_multiple_of(32), frame.height().next_multiple_of(32));
-    let mut canvas = Frame::filled(width, height, [0, 0, 0]);
-    let (row_bytes, target_bytes) = (frame.width() as usize * 3, width as usize * 3);
-    for (row, target) in
-        frame.data().chunks_exact(row_bytes).zip(canvas.data_mut().chunks_exact_mut(target_bytes))
-    {
-        target[..row_bytes].copy_from_slice(row);
-    }
-    canvas
-}
-
 /// Detects on the letterboxed 640x640 canvas. Coordinates are those of the image.
 pub async fn detect_at_640(engine: &Engine, frame: &Frame) -> Vec<Detection> {
     let letterbox = vision::Letterbox::fit((frame.width(), frame.height()), (640, 640));
     let canvas = Arc::new(letterbox.draw(frame));
-    let result =
-        engine.detect(canvas, engine.detector().min_score, inference::Priority::Interactive).await.unwrap();
+    let min_score = engine.detector().min_score;
+    let result = engine.detect(canvas, min_score, Priority::Interactive).await.unwrap();
     result.output.iter().map(|face| letterbox.map_to_image(face)).collect()
 }
 
-/// Starts a model on one session. A batch runs when `max_batch` requests have arrived.
-pub fn batcher<M: Model>(model: M, session: OnnxModel, max_batch: usize) -> Batcher<M> {
-    let device = Device { primary: Box::new(session), fallback: None };
-    let (max_delay, prefetch) = (Duration::from_secs(3600), max_batch > 1);
-    let limits = Limits { queue_capacity: 64, max_batch, max_delay, prefetch };
-    Batcher::start(model, vec![device], limits).unwrap()
+/// Runs the inputs on one session, in batches of `max_batch` (a divisor of their number) and one by
+/// one. `load` loads the model. Returns both outputs of each input.
+pub async fn run_batched_and_single<M: Model>(
+    load: impl Fn() -> (M, OnnxModel),
+    max_batch: usize,
+    inputs: &[M::Input],
+) -> Vec<(M::Output, M::Output)>
+where
+    M::Input: Clone,
+{
+    let run = async |max_batch: usize| {
+        let (model, session) = load();
+        let device = Device { primary: Box::new(session), fallback: None };
+        let (max_delay, prefetch) = (Duration::from_secs(3600), max_batch > 1);
+        let limits = Limits { queue_capacity: 64, max_batch, max_delay, prefetch };
+        let batcher = Batcher::start(model, vec![device], limits).unwrap();
+        join_all(inputs.iter().map(|input| batcher.run(input.clone(), Priority::Background))).await
+    };
+    let outputs = run(max_batch).await.into_iter().zip(run(1).await);
+    outputs.map(|(batched, single)| (batched.unwrap().output, single.unwrap().output)).collect()
 }
 
 /// Two items and the similarity of their embeddings.
@@ -116,7 +147,7 @@ pub fn pairs<P: PartialEq, T: Copy>(entries: &[(P, T, Embedding)]) -> (Vec<Pair<
 /// Returns the embedding of a face.
 pub async fn embedding(engine: &Engine, frame: &Frame, face: &Detection) -> Embedding {
     let chip = vision::norm_crop(frame, &face.landmarks, 112).unwrap();
-    engine.embed(Arc::new(chip), inference::Priority::Background).await.unwrap().output
+    engine.embed(Arc::new(chip), Priority::Background).await.unwrap().output
 }
 
 pub fn numbers(value: &serde_json::Value) -> Vec<f32> {
@@ -125,31 +156,18 @@ pub fn numbers(value: &serde_json::Value) -> Vec<f32> {
 
 /// Parses a face of the oracle, for either detector.
 pub fn oracle_face(value: &serde_json::Value) -> Detection {
-    let bbox = match value.get("bbox_xywh") {
-        Some(b) => {
-            let b = numbers(b);
-            Rect { x: b[0], y: b[1], width: b[2], height: b[3] }
-        }
-        None => {
-            let b = numbers(&value["bbox_xyxy"]);
-            Rect { x: b[0], y: b[1], width: b[2] - b[0], height: b[3] - b[1] }
-        }
-    };
+    let has_size = value.get("bbox_xywh").is_some();
+    let b = numbers(&value[if has_size { "bbox_xywh" } else { "bbox_xyxy" }]);
+    let (width, height) = if has_size { (b[2], b[3]) } else { (b[2] - b[0], b[3] - b[1]) };
     let points = numbers(&value["landmarks"]);
     let landmarks: Landmarks = std::array::from_fn(|i| Point { x: points[2 * i], y: points[2 * i + 1] });
+    let bbox = Rect { x: b[0], y: b[1], width, height };
     Detection { bbox, det_score: value["score"].as_f64().unwrap() as f32, landmarks }
 }
 
-pub fn iou(a: &Rect, b: &Rect) -> f32 {
-    let width = (a.x + a.width).min(b.x + b.width) - a.x.max(b.x);
-    let height = (a.y + a.height).min(b.y + b.height) - a.y.max(b.y);
-    let shared = width.max(0.0) * height.max(0.0);
-    shared / (a.width * a.height + b.width * b.height - shared)
-}
-
-/// Returns the face of `faces` that overlaps `expected` most.
-pub fn most_overlapping<'a>(faces: &'a [Detection], expected: &Detection) -> Option<&'a Detection> {
-    faces.iter().max_by(|a, b| iou(&a.bbox, &expected.bbox).total_cmp(&iou(&b.bbox, &expected.bbox)))
+/// Returns the face that overlaps `bbox` most.
+pub fn most_overlapping<'a>(faces: &'a [Detection], bbox: &Rect) -> Option<&'a Detection> {
+    faces.iter().max_by(|a, b| a.bbox.iou(bbox).total_cmp(&b.bbox.iou(bbox)))
 }
 
 /// Returns the distance of two boxes: the largest difference of an edge in pixels, and as a share
@@ -158,25 +176,6 @@ pub fn distance(a: &Rect, b: &Rect) -> (f32, f32) {
     let edges = |r: &Rect| [r.x, r.y, r.x + r.width, r.y + r.height];
     let pixels = edges(a).iter().zip(edges(b)).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
     (pixels, pixels / b.width.max(b.height))
-}
-
-/// Returns whether the two are the same face within the tolerances of the reference: 2 px or 2 %,
-/// and 0.02 in score.
-pub fn is_same_face(face: &Detection, expected: &Detection) -> bool {
-    let (pixels, share) = distance(&face.bbox, &expected.bbox);
-    (pixels <= 2.0 || share <= 0.02) && (face.det_score - expected.det_score).abs() <= 0.02
-}
-
-/// Returns the oracle's clear faces (score 0.7 and more) that are not among `detections`.
-pub fn missed_faces<'a>(detections: &[Detection], oracle: &'a [Detection]) -> Vec<&'a Detection> {
-    let clear = oracle.iter().filter(|f| f.det_score >= 0.7);
-    clear.filter(|expected| !detections.iter().any(|face| is_same_face(face, expected))).collect()
-}
-
-/// Returns clear faces of `detections` (score 0.72 and more) that overlap no face of the oracle.
-pub fn unexpected_faces<'a>(detections: &'a [Detection], oracle: &[Detection]) -> Vec<&'a Detection> {
-    let clear = detections.iter().filter(|f| f.det_score >= 0.72);
-    clear.filter(|face| oracle.iter().all(|expected| iou(&expected.bbox, &face.bbox) < 0.3)).collect()
 }
 
 /// Builds a shared library that has ONNX Runtime's entry point and reports `version`.

@@ -6,23 +6,15 @@ use testing::film::{Codec, Container, Encoding, Film};
 use testing::people::lookalike_of;
 use vision::Detection;
 
-/// Images with one face each, and the person's name.
-const PORTRAITS: [(&str, &str); 15] = [
-    ("ada.jpg", "ada"),
-    ("ada_2.jpg", "ada"),
-    ("ada_3.jpg", "ada"),
-    ("ada_4.jpg", "ada"),
-    ("ada_small.jpg", "ada"),
-    ("ada_wide.jpg", "ada"),
-    ("ben.jpg", "ben"),
-    ("ben_2.jpg", "ben"),
-    ("cora.jpg", "cora"),
-    ("cora_2.jpg", "cora"),
-    ("dan.jpg", "dan"),
-    ("dan_2.jpg", "dan"),
-    ("dan_3.jpg", "dan"),
-    ("eve.jpg", "eve"),
-    ("finn.jpg", "finn"),
+/// People with one or more images, which contain only one face: the name, and the ends of the names
+/// of the images.
+const PORTRAITS: [(&str, &[&str]); 6] = [
+    ("ada", &["", "_2", "_3", "_4", "_small", "_wide"]),
+    ("ben", &["", "_2"]),
+    ("cora", &["", "_2"]),
+    ("dan", &["", "_2", "_3"]),
+    ("eve", &[""]),
+    ("finn", &[""]),
 ];
 
 #[testing::test]
@@ -38,11 +30,13 @@ async fn default_pack_detects_and_distinguishes_drawn_people() {
         assert_eq!(detect_at_640(&engine, &drawing(name)).await.len(), faces, "{name}");
     }
     let mut entries = Vec::new();
-    for (name, person) in PORTRAITS {
-        let image = drawing(name);
-        let faces = detect_at_640(&engine, &image).await;
-        assert_eq!(faces.len(), 1, "{name}");
-        entries.push((person, name, embedding(&engine, &image, &faces[0]).await));
+    for (person, ends) in PORTRAITS {
+        for end in ends {
+            let image = drawing(&format!("{person}{end}.jpg"));
+            let faces = detect_at_640(&engine, &image).await;
+            assert_eq!(faces.len(), 1, "{person}{end}");
+            entries.push((person, (person, *end), embedding(&engine, &image, &faces[0]).await));
+        }
     }
     let (same, different) = pairs(&entries);
     println!("same: {same:#?}\ndifferent: {:#?}", &different[..30]);
@@ -65,8 +59,7 @@ async fn default_pack_matches_ground_truth_of_standard_film() {
         let frame = frames.draw(expected.index);
         let detections = detect_at_640(&engine, &frame).await;
         for face in expected.faces.iter().filter(|face| face.is_clear()) {
-            let nearest =
-                detections.iter().max_by(|a, b| a.bbox.iou(&face.bbox).total_cmp(&b.bbox.iou(&face.bbox)));
+            let nearest = most_overlapping(&detections, &face.bbox);
             match nearest.map(|nearest| (nearest, nearest.bbox.iou(&face.bbox))) {
                 Some((nearest, iou)) if iou > 0.4 => {
                     ious.push(iou);

@@ -5,10 +5,9 @@ use inference::models::{DetectionRequest, DetectorModel};
 use inference::runtime::Runtime;
 use inference::tensorrt::Profile;
 use inference::{
-    Config, CpuBackend, Engine, GpuBackend, ModelKind, Operation, PerformanceMode, Precision, Priority,
-    StartError, TestResult, build_engines, self_test,
+    Config, CpuBackend, Engine, GpuBackend, ModelKind, Operation, PerformanceMode, Precision, StartError,
+    TestResult, build_engines, self_test,
 };
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 #[test]
@@ -87,9 +86,11 @@ fn building_engines_without_tensorrt_fails_with_reason() {
     assert!(!config.tensorrt.cache_dir.exists(), "no folder is created");
 }
 
-fn session(runtime: &Runtime, path: &Path) -> OnnxModel {
-    let bytes = std::fs::read(path).unwrap();
-    OnnxModel::load(runtime, &bytes, &Placement::CPU).unwrap()
+/// Returns the runtime and the content of the fixture's detector.
+fn runtime_and_detector() -> (Runtime, Vec<u8>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = testing::fixture_pack(folder.path()).detector.path;
+    (Runtime::load(Some(&testing::library())).unwrap(), std::fs::read(path).unwrap())
 }
 
 /// Runs a batch of equal values and returns the first output.
@@ -104,10 +105,8 @@ fn run(model: &mut OnnxModel, shape: [usize; 4]) -> Result<Vec<f32>, BackendErro
 
 #[test]
 fn shapes_outside_profile_use_fallback_or_fail() {
-    let runtime = Runtime::load(Some(&testing::library())).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let models = testing::fixture_pack(folder.path());
-    let detector = || session(&runtime, &models.detector.path);
+    let (runtime, bytes) = runtime_and_detector();
+    let detector = || OnnxModel::load(&runtime, &bytes, &Placement::CPU).unwrap();
     let profile = || Profile::new(detector().input_name(), [3, 64, 64], 2, PerformanceMode::Throughput);
     let mut without_fallback = detector().with_profile(profile(), None);
     for shape in [[1, 3, 64, 64], [2, 3, 64, 64]] {
@@ -123,11 +122,9 @@ fn shapes_outside_profile_use_fallback_or_fail() {
 
 #[test]
 fn shape_specific_sessions_give_same_results() {
-    let runtime = Runtime::load(Some(&testing::library())).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let path = testing::fixture_pack(folder.path()).detector.path;
-    let bytes = std::fs::read(&path).unwrap();
+    let (runtime, bytes) = runtime_and_detector();
     let shapes = [[1, 3, 64, 64], [4, 3, 64, 64], [1, 3, 32, 32]];
+    let mut expected = OnnxModel::load(&runtime, &bytes, &Placement::CPU).unwrap();
     for (memory_limit, other_shapes, sessions) in [(0, true, 1), (1 << 30, true, 4), (1 << 30, false, 3)] {
         let placement = Placement { memory_limit, ..Placement::CPU };
         let mut model =
@@ -136,7 +133,7 @@ fn shape_specific_sessions_give_same_results() {
         for largest in [4, 1] {
             model.release_batches_above(largest);
             for shape in shapes.into_iter().chain([[2, 3, 96, 64]]) {
-                assert_eq!(run(&mut model, shape), run(&mut session(&runtime, &path), shape), "{shape:?}");
+                assert_eq!(run(&mut model, shape), run(&mut expected, shape), "{shape:?}");
             }
         }
     }
@@ -146,27 +143,19 @@ fn shape_specific_sessions_give_same_results() {
 #[testing::test(flavor = "multi_thread")]
 async fn batch_of_canvases_equals_single_runs() {
     let runtime = Runtime::load(Some(&testing::library())).unwrap();
+    let bytes = std::fs::read(testing::model("face_detection_yunet_dynamic.onnx")).unwrap();
     let file = builtin("compact").file(ModelKind::Detector).unwrap().clone();
-    let start = |max_batch: usize| {
-        let session = session(&runtime, &testing::model("face_detection_yunet_dynamic.onnx"));
-        let model = DetectorModel::new(&file, session.input_shape(), session.output_count()).unwrap();
-        batcher(model, session, max_batch)
+    let load = || {
+        let session = OnnxModel::load(&runtime, &bytes, &Placement::CPU).unwrap();
+        (DetectorModel::new(&file, session.input_shape(), session.output_count()).unwrap(), session)
     };
-    let (single_batcher, batcher) = (start(1), start(4));
-    let names = ["obama.jpg", "two_people.jpg", "group_6.jpg", "view.jpg"];
-    let probes = names.map(|name| {
+    let probes = ["obama.jpg", "two_people.jpg", "group_6.jpg", "view.jpg"].map(|name| {
         let frame = photograph(name);
         let letterbox = vision::Letterbox::fit((frame.width(), frame.height()), (320, 320));
         DetectionRequest { frame: Arc::new(frame), letterbox, min_score: 0.6 }
     });
-    let tasks = probes.clone().map(|probe| {
-        let batcher = batcher.clone();
-        tokio::spawn(async move { batcher.run(probe, Priority::Background).await.unwrap().output })
-    });
     let mut faces = 0;
-    for (task, probe) in tasks.into_iter().zip(probes) {
-        let (batched, single) =
-            (task.await.unwrap(), single_batcher.run(probe, Priority::Background).await.unwrap().output);
+    for (batched, single) in run_batched_and_single(load, 4, &probes).await {
         assert_eq!(batched.len(), single.len());
         for (a, b) in batched.iter().zip(&single) {
             assert!(distance(&a.bbox, &b.bbox).0 < 0.01 && (a.det_score - b.det_score).abs() < 1e-4);

@@ -2,25 +2,15 @@
 //! of other crates rely on these models. The score of the fixture quality model can be computed by
 //! hand.
 use crate::common::*;
-use inference::{Engine, ModelFile, Operation, Priority, StartError};
+use inference::{Engine, ModelFile, Operation, Priority};
 use std::sync::Arc;
-use testing::{draw_face, fixture_score};
+use testing::fixture_score;
 use vision::Frame;
-
-fn frame(width: u32, height: u32, faces: &[(u32, u32, u32)]) -> Arc<Frame> {
-    let mut frame = Frame::filled(width, height, [70, 80, 60]);
-    let mut image = testing::fixture_models::Canvas::from_raw(width, height, frame.data().to_vec()).unwrap();
-    for (column, row, identity) in faces {
-        draw_face(&mut image, *column, *row, *identity);
-    }
-    frame.data_mut().copy_from_slice(&image);
-    Arc::new(frame)
-}
 
 #[testing::test]
 async fn fixture_models_detect_and_distinguish_drawn_faces() {
     let engine = fixture_engine();
-    let image = frame(640, 480, &[(3, 2, 7), (12, 9, 7), (8, 4, 8)]);
+    let image = draw_faces(640, 480, &[(3, 2, 7), (12, 9, 7), (8, 4, 8)]);
     let faces = engine.detect(image.clone(), 0.6, Priority::Interactive).await.unwrap().output;
     let mut corners: Vec<_> = faces.iter().map(|f| (f.bbox.x.round(), f.bbox.y.round())).collect();
     corners.sort_by(|a, b| a.partial_cmp(b).unwrap());
@@ -35,7 +25,9 @@ async fn fixture_models_detect_and_distinguish_drawn_faces() {
     let (same, different) = pairs(&embeddings);
     assert!(same.len() == 1 && same[0].0 > 0.99, "faces of the same identity are similar: {same:?}");
     assert!(different.len() == 2 && different[0].0 < 0.5, "faces of two identities differ: {different:?}");
-    assert!(engine.detect(frame(320, 96, &[]), 0.6, Priority::Background).await.unwrap().output.is_empty());
+    assert!(
+        engine.detect(draw_faces(320, 96, &[]), 0.6, Priority::Background).await.unwrap().output.is_empty()
+    );
 }
 
 /// Colours of uniform chips, so that the means of their channels are known.
@@ -71,8 +63,7 @@ async fn quality_score_is_model_output_for_normalised_chip() {
 
 #[testing::test]
 async fn missing_quality_model_gives_no_score() {
-    let folder = tempfile::tempdir().unwrap();
-    let engine = Engine::start(&config(), &fixture_pack(folder.path(), |_| None)).unwrap();
+    let engine = fixture_engine();
     assert!(engine.scorer().is_none());
     let chip = Arc::new(Frame::filled(112, 112, [0; 3]));
     let error = engine.score(chip, Priority::Interactive).await.unwrap_err().to_string();
@@ -87,11 +78,7 @@ fn rejects_wrong_quality_model_at_start() {
         let detector = testing::fixture_pack(folder.path()).detector;
         Some(ModelFile { file: detector.file, sha256: detector.sha256, bytes: None, ..file })
     };
-    match Engine::start(&config(), &fixture_pack(folder.path(), detector_as_quality)).unwrap_err() {
-        StartError::Model { model, reason } => {
-            assert_eq!(model, "fixture_detector.onnx");
-            assert!(reason.contains("one score is expected"), "{reason}");
-        }
-        error => panic!("{error}"),
-    }
+    let error = model_error(&fixture_pack(folder.path(), detector_as_quality));
+    assert!(error.starts_with("fixture_detector.onnx: "), "{error}");
+    assert!(error.contains("one score is expected"), "{error}");
 }

@@ -4,13 +4,20 @@ use crate::common::*;
 use inference::backend::{OnnxModel, Placement};
 use inference::models::EmbedderModel;
 use inference::runtime::Runtime;
-use inference::{Config, CpuBackend, Embedding, Engine, ModelKind, Priority};
+use inference::{Config, CpuBackend, Embedding, Engine, ModelKind, Priority, ResolvedPack};
 use serde_json::Value;
 use std::sync::Arc;
 use vision::{Detection, Frame, Letterbox};
 
 fn oracle_faces(image: &Value, detector: &str) -> Vec<Detection> {
     image[detector].as_array().unwrap().iter().map(oracle_face).collect()
+}
+
+/// Returns whether the two are the same face within the tolerances of the reference: 2 px or 2 %,
+/// and 0.02 in score.
+fn is_same_face(face: &Detection, expected: &Detection) -> bool {
+    let (pixels, share) = distance(&face.bbox, &expected.bbox);
+    (pixels <= 2.0 || share <= 0.02) && (face.det_score - expected.det_score).abs() <= 0.02
 }
 
 /// Returns whether the detector suppressed `face`, which OpenCV kept.
@@ -21,10 +28,58 @@ fn oracle_faces(image: &Value, detector: &str) -> Vec<Detection> {
 /// must overlap it.
 fn is_suppressed(face: &Detection, candidates: &[Detection], actual: &[Detection]) -> bool {
     candidates.iter().filter(|candidate| is_same_face(candidate, face)).any(|candidate| {
-        actual
-            .iter()
-            .any(|kept| kept.det_score >= candidate.det_score && iou(&kept.bbox, &candidate.bbox) > 0.3)
+        let is_better = |kept: &&Detection| kept.det_score >= candidate.det_score;
+        actual.iter().filter(is_better).any(|kept| kept.bbox.iou(&candidate.bbox) > 0.3)
     })
+}
+
+/// Returns the pack with a detector that suppresses no candidates.
+fn without_nms(mut pack: ResolvedPack) -> ResolvedPack {
+    pack.pack.files.iter_mut().for_each(|file| file.nms_iou = file.nms_iou.map(|_| 1.0));
+    pack
+}
+
+/// The comparison of a detector with its reference.
+#[derive(Default)]
+struct Comparison {
+    errors: Vec<String>,
+    /// Number of the reference's clear faces (score 0.7 and more).
+    compared: usize,
+    /// Number of clear faces that were suppressed by another candidate.
+    suppressed: usize,
+}
+
+impl Comparison {
+    /// Adds the faces of an image. Clear faces of `actual` (score 0.72 and more) that overlap no
+    /// expected face are errors. Returns the clear faces that are missing.
+    fn add(&mut self, name: &str, actual: &[Detection], expected: &[Detection]) -> Vec<Detection> {
+        let overlaps_none = |face: &&Detection| expected.iter().all(|other| other.bbox.iou(&face.bbox) < 0.3);
+        let unexpected = actual.iter().filter(|face| face.det_score >= 0.72).filter(overlaps_none);
+        self.errors.extend(unexpected.map(|face| format!("{name}: unexpected {face:?}")));
+        let clear: Vec<_> = expected.iter().copied().filter(|face| face.det_score >= 0.7).collect();
+        self.compared += clear.len();
+        let is_missing = |face: &Detection| !actual.iter().any(|other| is_same_face(other, face));
+        clear.into_iter().filter(is_missing).collect()
+    }
+
+    /// Adds a missing face of an image. It is an error unless it was suppressed.
+    fn add_missing(&mut self, name: &str, face: &Detection, is_suppressed: bool) {
+        if is_suppressed {
+            self.suppressed += 1;
+        } else {
+            self.errors.push(format!("{name}: missed {face:?}"));
+        }
+    }
+
+    /// Checks that there are no errors, more than `min_compared` clear faces, and at most one
+    /// suppressed face in `suppressed_of`.
+    fn check(self, min_compared: usize, suppressed_of: usize) {
+        let Self { errors, compared, suppressed } = self;
+        println!("{compared} clear faces, of which {suppressed} were suppressed by another candidate");
+        assert!(compared > min_compared, "only {compared} faces were compared");
+        assert!(errors.is_empty(), "{} of {compared}:\n{}", errors.len(), errors.join("\n"));
+        assert!(suppressed * suppressed_of <= compared, "{suppressed} of {compared} were suppressed");
+    }
 }
 
 /// The number of faces that we suppressed ([`is_suppressed`]) must be small. OpenCV also keeps
@@ -32,62 +87,45 @@ fn is_suppressed(face: &Detection, candidates: &[Detection], actual: &[Detection
 #[testing::needs(shared)]
 #[testing::test]
 async fn yunet_matches_reference_at_native_image_size() {
-    let oracle = testing::oracle();
-    let pack = builtin("compact");
-    let mut without_nms = pack.clone();
-    without_nms.files.iter_mut().for_each(|f| f.nms_iou = f.nms_iou.map(|_| 1.0));
-    let (engine, unsuppressed) = (engine(&pack), engine(&without_nms));
-    let (mut errors, mut compared, mut explained) = (Vec::new(), 0, 0);
-    for (name, image) in oracle.as_object().unwrap() {
-        let canvas = Arc::new(pad(&photograph(name)));
+    let pack = resolve(&builtin("compact"));
+    let engine = Engine::start(&config(), &pack).unwrap();
+    let unsuppressed = Engine::start(&config(), &without_nms(pack)).unwrap();
+    let mut comparison = Comparison::default();
+    for (name, image) in testing::oracle().as_object().unwrap() {
+        let frame = photograph(name);
+        let content = (frame.width(), frame.height());
+        let canvas = (content.0.next_multiple_of(32), content.1.next_multiple_of(32));
+        let canvas = Arc::new(Letterbox { scale: 1.0, canvas, content }.draw(&frame));
         let actual = engine.detect(canvas.clone(), 0.6, Priority::Background).await.unwrap().output;
-        let expected = oracle_faces(image, "yunet_native");
-        compared += expected.iter().filter(|f| f.det_score >= 0.7).count();
-        errors.extend(
-            unexpected_faces(&actual, &expected).iter().map(|face| format!("{name}: unexpected {face:?}")),
-        );
-        let missed = missed_faces(&actual, &expected);
-        if missed.is_empty() {
+        let missing = comparison.add(name, &actual, &oracle_faces(image, "yunet_native"));
+        if missing.is_empty() {
             continue;
         }
         let candidates = unsuppressed.detect(canvas, 0.6, Priority::Background).await.unwrap().output;
-        for face in missed {
+        for face in &missing {
             let is_part = actual.iter().any(|kept| {
                 let shared = kept.bbox.intersection(&face.bbox).area();
                 kept.det_score >= face.det_score && shared > 0.6 * face.bbox.area()
             });
-            if is_suppressed(face, &candidates, &actual) || is_part {
-                explained += 1
-            } else {
-                errors.push(format!("{name}: missed {face:?}"))
-            }
+            comparison.add_missing(name, face, is_part || is_suppressed(face, &candidates, &actual));
         }
     }
-    println!("YuNet: {compared} faces, of which {explained} were suppressed by another candidate");
-    assert!(compared > 800, "only {compared} faces were compared");
-    assert!(errors.is_empty(), "{} of {compared}:\n{}", errors.len(), errors.join("\n"));
-    assert!(explained * 100 <= compared, "{explained} of {compared} differ in the suppression");
+    comparison.check(800, 100);
 }
 
 #[testing::needs(shared)]
 #[testing::test]
 async fn scrfd_matches_reference_at_640() {
-    let oracle = testing::oracle();
     let engine = engine(&builtin("research"));
     assert!(engine.detector().landmarks && engine.detector().fixed_size.is_none());
-    let (mut errors, mut compared) = (Vec::new(), 0);
-    for (name, image) in oracle.as_object().unwrap() {
+    let mut comparison = Comparison::default();
+    for (name, image) in testing::oracle().as_object().unwrap() {
         let actual = detect_at_640(&engine, &photograph(name)).await;
-        let expected = oracle_faces(image, "scrfd_640");
-        compared += expected.iter().filter(|f| f.det_score >= 0.7).count();
-        errors.extend(missed_faces(&actual, &expected).iter().map(|face| format!("{name}: missed {face:?}")));
-        errors.extend(
-            unexpected_faces(&actual, &expected).iter().map(|face| format!("{name}: unexpected {face:?}")),
-        );
+        for face in comparison.add(name, &actual, &oracle_faces(image, "scrfd_640")) {
+            comparison.add_missing(name, &face, false);
+        }
     }
-    println!("SCRFD: {compared} faces, {} differences from the reference", errors.len());
-    assert!(compared > 300, "only {compared} faces were compared");
-    assert!(errors.is_empty(), "{} of {compared}:\n{}", errors.len(), errors.join("\n"));
+    comparison.check(300, 1);
 }
 
 /// The fixed 640x640 input of the first model is made dynamic when it is loaded.
@@ -126,82 +164,73 @@ async fn fixed_size_scrfd_finds_obvious_faces() {
         }
         let actual = detect_at_640(&engine, &photograph(name)).await;
         for expected in oracle_faces(image, "scrfd_640").iter().filter(|f| f.det_score >= 0.8) {
-            let face = most_overlapping(&actual, expected).unwrap_or_else(|| panic!("{name}: nothing found"));
-            assert!(iou(&face.bbox, &expected.bbox) > 0.6, "{name}: {face:?} {expected:?}");
-            let eye_distance = (face.landmarks[0].x - expected.landmarks[0].x)
-                .hypot(face.landmarks[0].y - expected.landmarks[0].y);
-            assert!(
-                eye_distance < 0.15 * expected.bbox.width,
-                "{name}: the right eye differs by {eye_distance} px"
-            );
+            let face = most_overlapping(&actual, &expected.bbox);
+            let face = face.unwrap_or_else(|| panic!("{name}: nothing found"));
+            assert!(face.bbox.iou(&expected.bbox) > 0.6, "{name}: {face:?} {expected:?}");
+            let eyes = face.landmarks[0].distance(expected.landmarks[0]);
+            assert!(eyes < 0.15 * expected.bbox.width, "{name}: the right eye differs by {eyes} px");
             compared += 1;
         }
     }
     assert!(compared >= 15, "only {compared} faces were compared");
 }
 
-/// Returns chips aligned by the oracle's landmarks, with the reference's embeddings of them.
-fn chips() -> Vec<(String, Arc<Frame>, Embedding)> {
-    let oracle = testing::oracle();
+/// Returns chips aligned by an oracle's landmarks, with the reference's embeddings of them and the
+/// names of the images. Faces without an embedding are omitted.
+fn chips(oracle: &Value, faces: &str, embedding: &str) -> Vec<(String, Arc<Frame>, Embedding)> {
     let mut chips = Vec::new();
     for (name, image) in oracle.as_object().unwrap() {
         let frame = photograph(name);
-        for face in image["scrfd_640"].as_array().unwrap() {
+        let faces = image[faces].as_array().unwrap().iter();
+        chips.extend(faces.filter_map(|face| {
+            let embedding = Embedding::from_raw(numbers(face.get(embedding)?)).unwrap();
             let chip = vision::norm_crop(&frame, &oracle_face(face).landmarks, 112).unwrap();
-            chips.push((
-                name.clone(),
-                Arc::new(chip),
-                Embedding::from_raw(numbers(&face["embedding"])).unwrap(),
-            ));
-        }
+            Some((name.clone(), Arc::new(chip), embedding))
+        }));
     }
     chips
+}
+
+/// Checks that the embeddings of the chips have a cosine of at least 0.995 to those of the reference.
+async fn check_embeddings(engine: &Engine, chips: &[(String, Arc<Frame>, Embedding)]) {
+    let mut lowest = (1.0_f32, "");
+    for (name, chip, expected) in chips {
+        let actual = engine.embed(chip.clone(), Priority::Background).await.unwrap().output;
+        let cosine = actual.similarity(expected).unwrap();
+        if cosine < lowest.0 {
+            lowest = (cosine, name);
+        }
+    }
+    let models = &engine.report().models;
+    println!("{}: {} faces, lowest cosine {lowest:?}", engine.embedder().name, chips.len());
+    assert!(lowest.0 >= 0.995, "{lowest:?}, {models:?}");
 }
 
 #[testing::needs(shared)]
 #[testing::test]
 async fn mobilefacenet_matches_reference_embeddings() {
-    let (engine, chips) = (engine(&builtin("compact")), chips());
+    let engine = engine(&builtin("compact"));
     assert_eq!(engine.embedder().dimensions, 128);
-    let (mut errors, mut lowest) = (Vec::new(), 1.0_f32);
-    for (name, chip, expected) in &chips {
-        let actual = engine.embed(chip.clone(), Priority::Background).await.unwrap().output;
-        let cosine = actual.similarity(expected).unwrap();
-        lowest = lowest.min(cosine);
-        if cosine < 0.995 {
-            errors.push(format!("{name}: {cosine}"));
-        }
-    }
-    println!("{} embeddings, lowest cosine {lowest}", chips.len());
+    let chips = chips(&testing::oracle(), "scrfd_640", "embedding");
     assert!(chips.len() > 500);
-    assert!(errors.is_empty(), "{} of {}:\n{}", errors.len(), chips.len(), errors.join("\n"));
+    check_embeddings(&engine, &chips).await;
 }
 
 #[testing::needs(shared)]
 #[testing::test]
 async fn batched_embeddings_equal_single_runs() {
-    let (path, chips) = (testing::model("mobilefacenet_dynamic.onnx"), chips());
+    let bytes = std::fs::read(testing::model("mobilefacenet_dynamic.onnx")).unwrap();
     let runtime = Runtime::load(Some(&testing::library())).unwrap();
-    let bytes = std::fs::read(path).unwrap();
     let file = builtin("compact").file(ModelKind::Embedder).unwrap().clone();
-    let start = |max_batch: usize| {
+    let load = || {
         let session = OnnxModel::load(&runtime, &bytes, &Placement::CPU).unwrap();
         assert_eq!(session.input_shape()[0], None);
-        let model = EmbedderModel::new(&file, session.input_shape(), session.output_count()).unwrap();
-        batcher(model, session, max_batch)
+        (EmbedderModel::new(&file, session.input_shape(), session.output_count()).unwrap(), session)
     };
-    let (single_batcher, batcher) = (start(1), start(8));
+    let chips = chips(&testing::oracle(), "scrfd_640", "embedding");
     let chips: Vec<_> = chips.into_iter().map(|(_, chip, _)| chip).take(16).collect();
-    let tasks: Vec<_> = chips
-        .iter()
-        .map(|chip| {
-            let (batcher, chip) = (batcher.clone(), chip.clone());
-            tokio::spawn(async move { batcher.run(chip, Priority::Background).await.unwrap().output })
-        })
-        .collect();
-    for (task, chip) in tasks.into_iter().zip(&chips) {
-        let single = single_batcher.run(chip.clone(), Priority::Background).await.unwrap().output;
-        assert!(task.await.unwrap().similarity(&single).unwrap() > 0.99999);
+    for (batched, single) in run_batched_and_single(load, 8, &chips).await {
+        assert!(batched.similarity(&single).unwrap() > 0.99999);
     }
 }
 
@@ -249,10 +278,6 @@ async fn pairs_of_one_person_are_more_similar_than_others() {
     }
 }
 
-fn faces(image: &Value) -> &Vec<Value> {
-    image["faces"].as_array().unwrap()
-}
-
 /// Detects faces on the reference's canvas. The reference rounds the content's sides;
 /// [`Letterbox::fit`] drops the fraction.
 async fn detect(engine: &Engine, frame: &Frame, image: &Value) -> Vec<Detection> {
@@ -269,61 +294,32 @@ async fn detect(engine: &Engine, frame: &Frame, image: &Value) -> Vec<Detection>
 #[testing::needs(shared)]
 #[testing::test]
 async fn default_detector_matches_opencv() {
-    let oracle = testing::assets::oracle_opencv();
     let engine = default_engine();
-    let mut without_nms = testing::pack();
-    without_nms.pack.files.iter_mut().for_each(|file| file.nms_iou = file.nms_iou.map(|_| 1.0));
-    let unsuppressed = Engine::start(&config(), &without_nms).unwrap();
+    let unsuppressed = Engine::start(&config(), &without_nms(testing::pack())).unwrap();
     assert_eq!(engine.detector().fixed_size, None, "the canvas is dynamic");
-    let (mut errors, mut compared, mut explained) = (Vec::new(), 0, 0);
-    for (name, image) in oracle.as_object().unwrap() {
+    let mut comparison = Comparison::default();
+    for (name, image) in testing::assets::oracle_opencv().as_object().unwrap() {
         let frame = photograph(name);
         let actual = detect(&engine, &frame, image).await;
-        let expected: Vec<_> = faces(image).iter().map(oracle_face).collect();
-        compared += expected.iter().filter(|face| face.det_score >= 0.7).count();
-        errors.extend(
-            unexpected_faces(&actual, &expected).iter().map(|face| format!("{name}: unexpected {face:?}")),
-        );
-        let missed = missed_faces(&actual, &expected);
-        if missed.is_empty() {
+        let missing = comparison.add(name, &actual, &oracle_faces(image, "faces"));
+        if missing.is_empty() {
             continue;
         }
         let candidates = detect(&unsuppressed, &frame, image).await;
-        for face in missed {
-            let suppressed = is_suppressed(face, &candidates, &actual);
-            if suppressed { explained += 1 } else { errors.push(format!("{name}: missed {face:?}")) }
+        for face in &missing {
+            comparison.add_missing(name, face, is_suppressed(face, &candidates, &actual));
         }
     }
-    println!(
-        "YuNet: {compared} faces of score 0.7 and more, of which {explained} were suppressed by another candidate"
-    );
-    assert!(compared > 400, "only {compared} faces were compared");
-    assert!(errors.is_empty(), "{} of {compared}:\n{}", errors.len(), errors.join("\n"));
-    assert!(explained * 50 <= compared, "{explained} of {compared} differ in the suppression");
+    comparison.check(400, 50);
 }
 
 #[testing::needs(shared)]
 #[testing::test]
 async fn default_embedder_matches_opencv_on_every_face() {
-    let oracle = testing::assets::oracle_opencv();
-    let resolved = testing::pack();
+    let chips = chips(&testing::assets::oracle_opencv(), "faces", "feature");
+    assert_eq!(chips.len(), 139);
     for cpu_backend in [CpuBackend::OnnxRuntime, CpuBackend::OnnxRuntimeInt8] {
-        let engine = Engine::start(&Config { cpu_backend, ..config() }, &resolved).unwrap();
-        let (mut compared, mut lowest) = (0, (1.0_f32, String::new()));
-        for (name, image) in oracle.as_object().unwrap() {
-            let frame = photograph(name);
-            for face in faces(image).iter().filter(|face| face.get("feature").is_some()) {
-                let expected = Embedding::from_raw(numbers(&face["feature"])).unwrap();
-                let actual = embedding(&engine, &frame, &oracle_face(face)).await;
-                let cosine = actual.similarity(&expected).unwrap();
-                compared += 1;
-                if cosine < lowest.0 {
-                    lowest = (cosine, name.clone());
-                }
-            }
-        }
-        println!("SFace, {cpu_backend:?}: {compared} faces, lowest cosine {} ({})", lowest.0, lowest.1);
-        assert_eq!(compared, 139);
-        assert!(lowest.0 >= 0.995, "{cpu_backend:?}: {lowest:?}");
+        let engine = Engine::start(&Config { cpu_backend, ..config() }, &testing::pack()).unwrap();
+        check_embeddings(&engine, &chips).await;
     }
 }
