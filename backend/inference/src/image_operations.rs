@@ -1,7 +1,7 @@
 //! The image operations as models: creates the inputs of a device's graph and reads its output.
 //! The graphs are in [`crate::graphs`], the CPU's code in [`vision`].
 use crate::Operation;
-use crate::backend::{ImageInput, OutputView};
+use crate::backend::{ImageInput, Outputs};
 use crate::graphs::{Parameter, PixelAxis, RowSum, letterbox_parameters};
 use crate::models::Model;
 use std::sync::{Arc, OnceLock};
@@ -10,10 +10,8 @@ use vision::quality::GreyStatistics;
 use vision::{AxisTaps, Frame, Letterbox, Limits};
 
 /// Returns the single output, bytes `[1, height, width, 3]`, as a frame.
-fn frame_from_output(outputs: &[OutputView<'_>]) -> Result<Frame, String> {
-    let [output] = outputs else {
-        return Err(format!("the model returned {} outputs instead of one image", outputs.len()));
-    };
+fn frame_from_output(outputs: Outputs<'_>) -> Result<Frame, String> {
+    let output = outputs.single()?;
     let [1, height, width, 3] = output.shape[..] else {
         return Err(format!("the output is {:?}, which is not an image", output.shape));
     };
@@ -49,13 +47,7 @@ impl Model for CanvasModel {
         Some(ImageInput { frame: &input.frame, parameters, graph_index: 0 })
     }
 
-    fn read(
-        &self,
-        _: &CanvasRequest,
-        outputs: &[OutputView<'_>],
-        _: usize,
-        _: usize,
-    ) -> Result<Arc<Frame>, String> {
+    fn read(&self, _: &CanvasRequest, outputs: Outputs<'_>) -> Result<Arc<Frame>, String> {
         frame_from_output(outputs).map(Arc::new)
     }
 }
@@ -113,13 +105,7 @@ impl Model for EnhancementModel {
         Some(ImageInput { frame, parameters, graph_index: plan.enlarges().into() })
     }
 
-    fn read(
-        &self,
-        input: &EnhancementRequest,
-        outputs: &[OutputView<'_>],
-        _: usize,
-        _: usize,
-    ) -> Result<Enhanced, String> {
+    fn read(&self, input: &EnhancementRequest, outputs: Outputs<'_>) -> Result<Enhanced, String> {
         let frame = frame_from_output(outputs)?;
         let plan = input.plan();
         if (frame.width(), frame.height()) != plan.size {
@@ -151,15 +137,9 @@ impl Model for StatisticsModel {
         Some(ImageInput { frame: input, parameters, graph_index: 0 })
     }
 
-    fn read(
-        &self,
-        input: &Arc<Frame>,
-        outputs: &[OutputView<'_>],
-        _: usize,
-        _: usize,
-    ) -> Result<GreyStatistics, String> {
+    fn read(&self, input: &Arc<Frame>, outputs: Outputs<'_>) -> Result<GreyStatistics, String> {
         let (width, height) = (input.width() as usize, input.height() as usize);
-        let [output] = outputs else { return Err(format!("{} outputs instead of one", outputs.len())) };
+        let output = outputs.single()?;
         if output.shape != [RowSum::COUNT, height] || output.data.iter().any(|v| !v.is_finite()) {
             return Err(format!("the output {:?} does not contain the sums of {height} rows", output.shape));
         }

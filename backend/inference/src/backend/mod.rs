@@ -56,6 +56,29 @@ impl<'a> OutputView<'a> {
     }
 }
 
+/// The outputs of a run, and the item of the batch whose result is read from them.
+#[derive(Clone, Copy, Debug)]
+pub struct Outputs<'a> {
+    pub views: &'a [OutputView<'a>],
+    /// Index of the item in the batch.
+    pub index: usize,
+    /// Number of items in the batch.
+    pub batch: usize,
+}
+
+impl<'a> Outputs<'a> {
+    /// Returns the output of a model with one output.
+    ///
+    /// # Errors
+    /// Fails with a message if the model returned another number of outputs.
+    pub fn single(&self) -> Result<&'a OutputView<'a>, String> {
+        let [output] = self.views else {
+            return Err(format!("the model returned {} outputs instead of one", self.views.len()));
+        };
+        Ok(output)
+    }
+}
+
 /// The part of an output that belongs to one item of the batch: `rows` times `columns` values.
 #[derive(Clone, Copy, Debug)]
 pub struct ItemOutput<'a> {

@@ -14,7 +14,7 @@ use crate::backend::Backend;
 use crate::fair_queue::Requester;
 use crate::models::Model;
 use parking_lot::Mutex;
-use queue::{Queue, QueueError, QueueItem};
+use queue::{Queue, QueueError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -84,15 +84,11 @@ pub struct Device {
 }
 
 /// A model's queue and threads. Cloning is cheap; the threads end when the last clone is dropped.
-pub struct Batcher<M: Model> {
-    shared: Arc<Shared<M>>,
-    /// Ends the threads when the last clone is dropped.
-    _threads: Arc<Threads<M>>,
-}
+pub struct Batcher<M: Model>(Arc<Threads<M>>);
 
 impl<M: Model> Clone for Batcher<M> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone(), _threads: self._threads.clone() }
+        Self(self.0.clone())
     }
 }
 
@@ -103,7 +99,7 @@ struct Threads<M: Model> {
 
 struct Shared<M: Model> {
     model: M,
-    queue: Queue<Entry<M>>,
+    queue: Queue<M>,
     limits: Limits,
     worker_count: AtomicUsize,
     /// Moving average of the run time per request, in nanoseconds.
@@ -116,24 +112,17 @@ type Reply<M> = Result<Timed<<M as Model>::Output>, RunError>;
 
 struct Entry<M: Model> {
     input: M::Input,
+    /// The input's shape; only entries of one shape share a batch.
     shape: [usize; 3],
     queued_at: Instant,
     options: RequestOptions,
     reply: oneshot::Sender<Reply<M>>,
 }
 
-impl<M: Model> QueueItem for Entry<M> {
-    fn shape(&self) -> [usize; 3] {
-        self.shape
-    }
+impl<M: Model> Entry<M> {
+    /// Returns whether the caller abandoned the request or its deadline has passed.
     fn is_abandoned(&self) -> bool {
         self.reply.is_closed() || self.options.deadline.is_some_and(|deadline| Instant::now() >= deadline)
-    }
-    fn queued_at(&self) -> Instant {
-        self.queued_at
-    }
-    fn requester(&self) -> Requester {
-        self.options.requester
     }
 }
 
@@ -157,14 +146,18 @@ impl<M: Model> Batcher<M> {
                 std::thread::Builder::new().name(name).spawn(work).map(|handle| threads.handles.push(handle))
             };
             if limits.prefetch {
-                let (preparer, worker) = split(worker);
+                let (preparer, runner) = split(worker);
                 spawn_thread(format!("{name}-prepare"), Box::new(move || preparer.work()))?;
-                spawn_thread(name, Box::new(move || worker.work()))?;
+                spawn_thread(name, Box::new(move || runner.work()))?;
             } else {
                 spawn_thread(name, Box::new(move || worker.work()))?;
             }
         }
-        Ok(Self { shared, _threads: Arc::new(threads) })
+        Ok(Self(Arc::new(threads)))
+    }
+
+    fn shared(&self) -> &Shared<M> {
+        &self.0.shared
     }
 
     /// Queues `input` as soon as there is room, and waits for its result. Dropping the future
@@ -174,7 +167,7 @@ impl<M: Model> Batcher<M> {
     /// Fails with [`RunError::DeadlineExceeded`] at the deadline, or immediately after it.
     pub async fn run(&self, input: M::Input, options: impl Into<RequestOptions>) -> Reply<M> {
         let options = options.into();
-        let deadline_exceeded = || Err(RunError::DeadlineExceeded { operation: self.shared.operation() });
+        let deadline_exceeded = || Err(RunError::DeadlineExceeded { operation: self.shared().operation() });
         let queued_at = Instant::now();
         let result = self.enqueue_and_wait(input, queued_at, options);
         let Some(deadline) = options.deadline else { return result.await };
@@ -195,15 +188,13 @@ impl<M: Model> Batcher<M> {
         queued_at: Instant,
         options: RequestOptions,
     ) -> Reply<M> {
-        let queue = &self.shared.queue;
+        let queue = &self.shared().queue;
         let (reply, result) = oneshot::channel();
-        let entry = Entry { shape: self.shared.model.shape(&input), input, queued_at, options, reply };
+        let entry = Entry { shape: self.shared().model.shape(&input), input, queued_at, options, reply };
         // The engine is stopping if the queue is closed or a worker ends without a reply.
         let Ok(permit) = queue.reserve(options.priority).await else { return Err(RunError::Stopped) };
-        let Ok(queue_depth) = queue.push(entry, options.priority, permit) else {
-            return Err(RunError::Stopped);
-        };
-        self.shared.record_queue_depth(queue_depth);
+        let Ok(queue_depth) = queue.push(entry, permit) else { return Err(RunError::Stopped) };
+        self.shared().record_queue_depth(queue_depth);
         result.await.unwrap_or(Err(RunError::Stopped))
     }
 
@@ -213,31 +204,31 @@ impl<M: Model> Batcher<M> {
     /// Fails with [`RunError::Overloaded`] if the queue is full, and with [`RunError::Stopped`] if
     /// it is closed.
     pub fn check_queue_capacity(&self, priority: Priority) -> Result<(), RunError> {
-        match self.shared.queue.try_reserve(priority) {
+        match self.shared().queue.try_reserve(priority) {
             Ok(_) => Ok(()),
             Err(QueueError::Closed) => Err(RunError::Stopped),
             Err(QueueError::Full(queue_depth)) => Err(RunError::Overloaded {
-                operation: self.shared.operation(),
-                retry_after: self.shared.retry_after(queue_depth),
+                operation: self.shared().operation(),
+                retry_after: self.shared().retry_after(queue_depth),
             }),
         }
     }
 
     pub fn model(&self) -> &M {
-        &self.shared.model
+        &self.shared().model
     }
 
     pub fn queue_depth(&self) -> usize {
-        self.shared.queue.queue_depth()
+        self.shared().queue.queue_depth()
     }
 
     /// Checks that no device was lost and that at least one thread is running.
     pub fn check_ready(&self) -> Result<(), String> {
-        if let Some(reason) = &*self.shared.device_loss.lock() {
+        if let Some(reason) = &*self.shared().device_loss.lock() {
             return Err(reason.clone());
         }
-        if self.shared.worker_count.load(Ordering::Acquire) == 0 {
-            return Err(format!("all threads of {} have ended", self.shared.operation()));
+        if self.shared().worker_count.load(Ordering::Acquire) == 0 {
+            return Err(format!("all threads of {} have ended", self.shared().operation()));
         }
         Ok(())
     }

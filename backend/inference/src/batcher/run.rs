@@ -1,6 +1,6 @@
 //! One run: writes requests into a tensor, runs the device, reads results from its outputs.
 use super::Entry;
-use crate::backend::{Backend, BackendError, BatchView, OutputReader};
+use crate::backend::{Backend, BackendError, BatchView, OutputReader, Outputs};
 use crate::models::Model;
 use crate::trace::RUN;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -134,10 +134,14 @@ impl<M: Model> Run<'_, M> {
         let Self { model, entries, backend, .. } = self;
         let mut results = Vec::with_capacity(entries.len());
         let running = tracing::trace_span!(target: RUN, "device").entered();
-        run(backend, &mut |outputs| {
+        run(backend, &mut |views| {
             let _reading = tracing::trace_span!(target: RUN, "read").entered();
-            let entries = entries.iter().enumerate();
-            results.extend(entries.map(|(index, entry)| model.read(&entry.input, outputs, index, items)));
+            results.extend(
+                entries
+                    .iter()
+                    .enumerate()
+                    .map(|(index, entry)| model.read(&entry.input, Outputs { views, index, batch: items })),
+            );
         })?;
         drop(running);
         if results.len() != entries.len() {

@@ -6,7 +6,7 @@
 //! requests into it as they arrive, until the batch is full or the device is ready. The runner runs
 //! the batch. At most one batch is prepared in advance, so interactive requests overtake all
 //! waiting work except that batch.
-use super::queue::{DeviceReady, QueueItem as _};
+use super::queue::DeviceReady;
 use super::run::{BatchResult, Run, Tensor, batch_sizes, padded_batch_size};
 use super::{Device, Entry, Shared, Timed};
 use crate::RunError;
@@ -30,13 +30,6 @@ pub(super) struct Worker<M: Model> {
     is_retired: bool,
 }
 
-/// Entries that run together.
-struct Part<M: Model> {
-    entries: Vec<Entry<M>>,
-    /// Whether the part is half of a batch that failed.
-    is_half: bool,
-}
-
 impl<M: Model> Worker<M> {
     pub(super) fn new(shared: Arc<Shared<M>>, device: Device) -> Self {
         let batch_sizes = batch_sizes(shared.limits.max_batch);
@@ -52,7 +45,7 @@ impl<M: Model> Worker<M> {
     pub(super) fn work(mut self) {
         while let Some(batch) = self.shared.queue.take(self.max_batch_size(), self.shared.limits.max_delay) {
             self.shared.record_queue_depth(self.shared.queue.queue_depth());
-            self.serve(batch);
+            self.serve(batch, false);
             if self.retire_if_device_lost() {
                 return;
             }
@@ -72,22 +65,15 @@ impl<M: Model> Worker<M> {
         self.is_retired
     }
 
-    /// Runs the entries of `batch` and replies to all of them.
-    fn serve(&mut self, batch: Vec<Entry<M>>) {
-        let parts = self.split(batch, false);
-        self.serve_parts(parts);
-    }
-
-    /// Runs `parts`, the last part first, and replies to all of their entries.
-    fn serve_parts(&mut self, mut parts: Vec<Part<M>>) {
-        while let Some(part) = parts.pop() {
-            if part.entries.len() > self.max_batch_size() {
-                parts.extend(self.split(part.entries, part.is_half));
-                continue;
-            }
+    /// Runs the entries of `batch`, in parts that fit into the device's memory, and replies to all of
+    /// them. `is_half`: the batch is half of one that failed.
+    fn serve(&mut self, mut batch: Vec<Entry<M>>, is_half: bool) {
+        while !batch.is_empty() {
+            let rest = batch.split_off(batch.len().min(self.max_batch_size()));
+            let part = std::mem::replace(&mut batch, rest);
             let started = Instant::now();
-            let outcome = self.run_unless_lost(&part.entries, |run, tensor| run.write_and_run(tensor));
-            parts.extend(self.handle_outcome(part, outcome, started));
+            let outcome = self.run_unless_lost(&part, |run, tensor| run.write_and_run(tensor));
+            self.handle_outcome(part, is_half, outcome, started);
         }
         self.tensor.shrink();
     }
@@ -104,15 +90,19 @@ impl<M: Model> Worker<M> {
         run(Run { model, backend, batch_sizes: &self.batch_sizes, entries }, &mut self.tensor)
     }
 
-    /// Handles the outcome of a run: sends the results, uses the fallback, or returns smaller parts
-    /// to retry. The last part is retried first.
-    fn handle_outcome(&mut self, part: Part<M>, outcome: BatchResult<M>, started: Instant) -> Vec<Part<M>> {
-        let Part { mut entries, is_half } = part;
+    /// Handles the outcome of a run: sends the results, uses the fallback, or retries smaller parts.
+    fn handle_outcome(
+        &mut self,
+        mut entries: Vec<Entry<M>>,
+        is_half: bool,
+        outcome: BatchResult<M>,
+        started: Instant,
+    ) {
         match outcome {
             Ok(results) => self.send_results(entries, results, started),
             Err(BackendError::OutOfMemory(reason)) if entries.len() > 1 => {
                 self.lower_max_batch_size(entries.len(), &reason);
-                return self.split(entries, is_half);
+                self.serve(entries, is_half);
             }
             // A single input may cause the failure. A batch is halved only once, so that a device
             // that fails on every input does not fail again at every size.
@@ -125,11 +115,11 @@ impl<M: Model> Worker<M> {
                     "run failed; retrying in halves"
                 );
                 let second = entries.split_off(entries.len().div_ceil(2));
-                return [second, entries].map(|entries| Part { entries, is_half: true }).into();
+                self.serve(entries, true);
+                self.serve(second, true);
             }
             Err(error) => self.fall_back(entries, &error, started),
         }
-        Vec::new()
     }
 
     /// Runs a batch that another thread wrote into `tensor`, and replies to all of its entries.
@@ -140,24 +130,11 @@ impl<M: Model> Worker<M> {
         if batch.len() > self.max_batch_size() || write_result.is_err() {
             // The batch was written before the device ran out of memory, or writing an entry
             // panicked. In both cases each part is written again.
-            return self.serve(batch);
+            return self.serve(batch, false);
         }
         let started = Instant::now();
         let outcome = self.run_unless_lost(&batch, |run, _| run.run_written(tensor));
-        let parts = self.handle_outcome(Part { entries: batch, is_half: false }, outcome, started);
-        self.serve_parts(parts);
-    }
-
-    /// Splits a batch into parts that fit into the device's memory, the oldest last.
-    fn split(&self, batch: Vec<Entry<M>>, is_half: bool) -> Vec<Part<M>> {
-        let mut parts = Vec::new();
-        let mut remaining = batch;
-        while !remaining.is_empty() {
-            let tail = remaining.split_off(remaining.len().min(self.max_batch_size()));
-            parts.push(Part { entries: std::mem::replace(&mut remaining, tail), is_half });
-        }
-        parts.reverse();
-        parts
+        self.handle_outcome(batch, false, outcome, started);
     }
 
     /// Lowers the maximum batch size below that of a batch of `entry_count` entries, which failed.
@@ -292,7 +269,7 @@ pub(super) struct Runner<M: Model> {
 pub(super) fn split<M: Model>(worker: Worker<M>) -> (Preparer<M>, Runner<M>) {
     let (batch_sender, batch_receiver) = sync_channel(0);
     let (tensor_sender, tensor_receiver) = channel();
-    let device_ready = Arc::new(DeviceReady::new(false));
+    let device_ready = Arc::<DeviceReady>::default();
     let preparer = Preparer {
         shared: worker.shared.clone(),
         max_batch_size: worker.max_batch_size.clone(),
@@ -315,7 +292,7 @@ impl<M: Model> Preparer<M> {
                 queue.put_back(rejected.0.entries);
                 return;
             }
-            queue.update_signal(&self.device_ready, DeviceReady::receive_batch);
+            queue.update_signal(&self.device_ready, |device| device.requested_batches -= 1);
         }
     }
 
@@ -363,7 +340,10 @@ impl<M: Model> Runner<M> {
     /// Runs batches until the preparer ends.
     pub(super) fn work(mut self) {
         loop {
-            self.worker.shared.queue.update_signal(&self.device_ready, DeviceReady::request_batch);
+            self.worker
+                .shared
+                .queue
+                .update_signal(&self.device_ready, |device| device.requested_batches += 1);
             let Ok(WrittenBatch { entries, mut tensor, write_result }) = self.batch_receiver.recv() else {
                 return;
             };
@@ -381,6 +361,6 @@ impl<M: Model> Runner<M> {
 /// Notifies the preparer when the runner ends.
 impl<M: Model> Drop for Runner<M> {
     fn drop(&mut self) {
-        self.worker.shared.queue.update_signal(&self.device_ready, DeviceReady::stop);
+        self.worker.shared.queue.update_signal(&self.device_ready, |device| device.is_stopped = true);
     }
 }

@@ -1,6 +1,6 @@
 //! Runs a synthetic sample on a device and compares the results with the CPU's. The module `prove`
 //! decides which samples and batch sizes run.
-use crate::backend::{Backend, BatchView, OutputView};
+use crate::backend::{Backend, BatchView, OutputView, Outputs};
 use crate::models::Model;
 use crate::unavailable::DIFFERS;
 use std::time::Instant;
@@ -96,7 +96,8 @@ impl<M: Model> Sample<M> {
             .run(BatchView { shape: [batch, channels, height, width], data }, &mut |views| {
                 let first_axis = |view: &OutputView<'_>| view.shape.first().copied().unwrap_or(0);
                 outputs = views.iter().map(|view| (first_axis(view), view.data.to_vec())).collect();
-                read_result = (0..batch).try_for_each(|i| model.read(&self.input, views, i, batch).map(drop));
+                read_result = (0..batch)
+                    .try_for_each(|index| model.read(&self.input, Outputs { views, index, batch }).map(drop));
             })
             .map_err(|e| e.to_string())?;
         read_result?;
@@ -230,7 +231,7 @@ mod tests {
             slot.copy_from_slice(input);
         }
 
-        fn read(&self, _: &[f32; 4], _: &[OutputView<'_>], _: usize, _: usize) -> Result<(), String> {
+        fn read(&self, _: &[f32; 4], _: Outputs<'_>) -> Result<(), String> {
             Ok(())
         }
     }

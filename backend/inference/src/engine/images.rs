@@ -4,7 +4,7 @@
 use super::compare::{Sample, TOLERANCE, compare_outputs, median_seconds};
 use super::resolve::{Attempts, Placed, image_provider, initial_report, memory_share};
 use super::run::ImageDevices;
-use crate::backend::{Backend, OnnxModel};
+use crate::backend::{Backend, OnnxModel, OutputView, Outputs};
 use crate::backend::{PixelGraphs, Placement, Preparation, PreparedModel};
 use crate::batcher::{Batcher, Device, Limits, batch_sizes};
 use crate::drawing::draw_portrait;
@@ -156,9 +156,10 @@ impl<M: Model> CandidateImageOperation<M> {
     fn run(&self, graphs: &mut PixelGraphs, input: &M::Input) -> Result<M::Output, String> {
         let image = self.model.image_input(input).ok_or("the operation returned no image")?;
         let mut result = Err("the device returned no outputs".to_owned());
-        graphs
-            .run_images(&[image], 1, &mut |outputs| result = self.model.read(input, outputs, 0, 1))
-            .map_err(|e| e.to_string())?;
+        let mut read = |views: &[OutputView<'_>]| {
+            result = self.model.read(input, Outputs { views, index: 0, batch: 1 });
+        };
+        graphs.run_images(&[image], 1, &mut read).map_err(|e| e.to_string())?;
         result
     }
 }

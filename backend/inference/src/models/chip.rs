@@ -2,7 +2,7 @@
 //! and learned quality scores.
 use super::{Model, PixelWriter};
 use crate::Operation;
-use crate::backend::OutputView;
+use crate::backend::Outputs;
 use crate::manifest::{Channels, ModelFamily, ModelFile};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -21,23 +21,17 @@ pub(crate) fn check_chip(chip: &Frame) -> Result<(), String> {
     }
 }
 
-/// Defines the operation of a model of chips and the meaning of its row. The conversion of chips
-/// and outputs is the same for all of these models.
-pub trait ChipModel: Send + Sync + 'static {
-    /// The result to which a row is converted.
-    type Output: Send + 'static;
-
-    const OPERATION: Operation;
+/// A model of chips. Its output has one row per chip.
+#[derive(Clone, Debug)]
+pub struct ChipModel<T> {
+    pixels: PixelWriter,
+    operation: Operation,
     /// The plural noun for rows, for error messages.
-    const ROW_NOUN: &'static str;
-
-    fn pixels(&self) -> &PixelWriter;
-
-    /// Returns the number of values in a row.
-    fn row_length(&self) -> usize;
-
-    /// Reads a row; returns `None` if the row contains no result.
-    fn read_row(&self, row: &[f32]) -> Option<Self::Output>;
+    row_noun: &'static str,
+    /// Number of values in a row.
+    row_length: usize,
+    /// Converts a row to the result; returns `None` if the row contains no result.
+    read_row: fn(&[f32]) -> Option<T>,
 }
 
 /// Checks the family, the number of outputs and the input sides of the model in `file`. Returns the
@@ -63,12 +57,12 @@ fn create_pixel_writer(
     Ok(PixelWriter::new(&file.input))
 }
 
-impl<M: ChipModel> Model for M {
+impl<T: Send + 'static> Model for ChipModel<T> {
     type Input = Arc<Frame>;
-    type Output = M::Output;
+    type Output = T;
 
     fn operation(&self) -> Operation {
-        M::OPERATION
+        self.operation
     }
 
     fn shape(&self, _: &Arc<Frame>) -> [usize; 3] {
@@ -76,23 +70,16 @@ impl<M: ChipModel> Model for M {
     }
 
     fn write(&self, input: &Arc<Frame>, slot: &mut [f32]) {
-        self.pixels().write(input, slot);
+        self.pixels.write(input, slot);
     }
 
-    fn read(
-        &self,
-        _: &Arc<Frame>,
-        outputs: &[OutputView<'_>],
-        index: usize,
-        batch: usize,
-    ) -> Result<M::Output, String> {
-        let [output] = outputs else { return Err(format!("{} outputs instead of one", outputs.len())) };
-        let length = self.row_length();
+    fn read(&self, _: &Arc<Frame>, outputs: Outputs<'_>) -> Result<T, String> {
+        let (output, length, Outputs { index, batch, .. }) = (outputs.single()?, self.row_length, outputs);
         if output.data.len() != length * batch {
-            let (rows, shape) = (M::ROW_NOUN, &output.shape);
+            let (rows, shape) = (self.row_noun, &output.shape);
             return Err(format!("the output {shape:?} does not contain {batch} {rows} of {length} numbers"));
         }
-        self.read_row(&output.data[index * length..(index + 1) * length])
+        (self.read_row)(&output.data[index * length..(index + 1) * length])
             .ok_or_else(|| crate::error::EMPTY_OUTPUT.to_owned())
     }
 }
@@ -128,11 +115,7 @@ impl Embedding {
 }
 
 /// An embedder: converts chips to tensors and outputs to embeddings.
-#[derive(Clone, Debug)]
-pub struct EmbedderModel {
-    pixels: PixelWriter,
-    dimensions: usize,
-}
+pub type EmbedderModel = ChipModel<Embedding>;
 
 impl EmbedderModel {
     /// Creates the embedder that `file` describes, with the input shape and number of outputs of
@@ -143,8 +126,9 @@ impl EmbedderModel {
     pub fn new(file: &ModelFile, input: [Option<usize>; 4], outputs: usize) -> Result<Self, String> {
         let expected = (ModelFamily::Arcface, "embedders", "embedding");
         let pixels = create_pixel_writer(file, expected, input, outputs)?;
-        let dimensions = file.dimensions.ok_or("the manifest defines no dimensions for the model")?;
-        Ok(Self { pixels, dimensions })
+        let row_length = file.dimensions.ok_or("the manifest defines no dimensions for the model")?;
+        let read_row = |row: &[f32]| Embedding::from_raw(row.to_vec());
+        Ok(Self { pixels, operation: Operation::FaceEmbedding, row_noun: "embeddings", row_length, read_row })
     }
 }
 
@@ -168,32 +152,10 @@ pub(crate) fn identity(file: &ModelFile) -> String {
     hex::encode(Sha256::digest(text.as_bytes()))
 }
 
-impl ChipModel for EmbedderModel {
-    type Output = Embedding;
-
-    const OPERATION: Operation = Operation::FaceEmbedding;
-    const ROW_NOUN: &'static str = "embeddings";
-
-    fn pixels(&self) -> &PixelWriter {
-        &self.pixels
-    }
-
-    fn row_length(&self) -> usize {
-        self.dimensions
-    }
-
-    fn read_row(&self, row: &[f32]) -> Option<Embedding> {
-        Embedding::from_raw(row.to_vec())
-    }
-}
-
 /// eDifFIQA (Babnik, Peer and Struc 2024): one score of an aligned 112x112 chip. Faces with higher
 /// scores are recognised more reliably. OpenCV Zoo's export takes RGB as `(pixel / 255 - 0.5) /
 /// 0.5` and returns one number.
-#[derive(Clone, Debug)]
-pub struct QualityModel {
-    pixels: PixelWriter,
-}
+pub type QualityModel = ChipModel<f32>;
 
 impl QualityModel {
     /// Creates the model that `file` describes, with the input shape and number of outputs of the
@@ -203,26 +165,9 @@ impl QualityModel {
     /// Fails if these do not fit a quality model.
     pub fn new(file: &ModelFile, input: [Option<usize>; 4], outputs: usize) -> Result<Self, String> {
         let expected = (ModelFamily::Ediffiqa, "quality models", "score");
-        Ok(Self { pixels: create_pixel_writer(file, expected, input, outputs)? })
-    }
-}
-
-impl ChipModel for QualityModel {
-    type Output = f32;
-
-    const OPERATION: Operation = Operation::QualityChecks;
-    const ROW_NOUN: &'static str = "scores";
-
-    fn pixels(&self) -> &PixelWriter {
-        &self.pixels
-    }
-
-    fn row_length(&self) -> usize {
-        1
-    }
-
-    fn read_row(&self, row: &[f32]) -> Option<f32> {
-        row.first().copied().filter(|score| score.is_finite())
+        let pixels = create_pixel_writer(file, expected, input, outputs)?;
+        let read_row = |row: &[f32]| row.first().copied().filter(|score| score.is_finite());
+        Ok(Self { pixels, operation: Operation::QualityChecks, row_noun: "scores", row_length: 1, read_row })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Face detectors: YuNet and SCRFD. Their outputs are decoded in the modules of these names.
 use super::{Model, PixelWriter, scrfd, yunet};
 use crate::Operation;
-use crate::backend::{ImageInput, OutputView};
+use crate::backend::{ImageInput, Outputs};
 use crate::graphs::letterbox_parameters;
 use crate::manifest::{ModelFamily, ModelFile};
 use std::sync::Arc;
@@ -129,28 +129,14 @@ impl Model for DetectorModel {
         Some(ImageInput { frame: &input.frame, parameters, graph_index: 0 })
     }
 
-    fn read(
-        &self,
-        input: &DetectionRequest,
-        outputs: &[OutputView<'_>],
-        index: usize,
-        batch: usize,
-    ) -> Result<Vec<Detection>, String> {
-        let (width, height) = input.letterbox.canvas;
-        let size = (width as usize, height as usize);
+    fn read(&self, input: &DetectionRequest, outputs: Outputs<'_>) -> Result<Vec<Detection>, String> {
+        let [_, height, width] = self.shape(input);
         let mut faces = match self.family {
-            ModelFamily::Yunet => yunet::decode(outputs, index, batch, size, input.min_score)?,
-            _ => scrfd::decode(outputs, index, batch, size, input.min_score)?,
+            ModelFamily::Yunet => yunet::decode(outputs, (width, height), input.min_score)?,
+            _ => scrfd::decode(outputs, (width, height), input.min_score)?,
         };
-        faces.retain(is_finite);
+        // Overflowing exponentials and faulty devices produce infinite values.
+        faces.retain(Detection::is_finite);
         Ok(vision::nms(faces, self.nms_iou))
     }
-}
-
-/// Returns whether all values are finite. Overflowing exponentials and faulty devices produce
-/// infinite values.
-fn is_finite(face: &Detection) -> bool {
-    let b = face.bbox;
-    [b.x, b.y, b.width, b.height].iter().all(|v| v.is_finite())
-        && face.landmarks.iter().all(|p| p.x.is_finite() && p.y.is_finite())
 }

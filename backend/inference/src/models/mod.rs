@@ -9,7 +9,7 @@ pub(crate) use chip::{check_chip, identity};
 pub use detector::{DetectionRequest, DetectorModel};
 
 use crate::Operation;
-use crate::backend::{ImageInput, OutputView};
+use crate::backend::{ImageInput, Outputs};
 use crate::manifest::{Channels, PixelInput};
 use multiversion::multiversion;
 use vision::Frame;
@@ -37,14 +37,8 @@ pub trait Model: Send + Sync + 'static {
         None
     }
 
-    /// Reads the result of item `index` from the outputs of a run over `batch` items.
-    fn read(
-        &self,
-        input: &Self::Input,
-        outputs: &[OutputView<'_>],
-        index: usize,
-        batch: usize,
-    ) -> Result<Self::Output, String>;
+    /// Reads the result of one item from the outputs of a run.
+    fn read(&self, input: &Self::Input, outputs: Outputs<'_>) -> Result<Self::Output, String>;
 }
 
 /// Writes frames as planes for a model: `(pixel - mean) / std` in the model's channel order.
@@ -100,6 +94,7 @@ fn split_planes(rgb: &[u8], [red, green, blue]: [&mut [f32]; 3], (scale, offset)
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::backend::OutputView;
     use proptest::prelude::*;
 
     /// Returns outputs without names. Each is a shape with its values.
@@ -108,6 +103,11 @@ mod tests {
             .iter()
             .map(|(shape, data)| OutputView { name: "", shape: shape.clone(), data, bytes: &[] })
             .collect()
+    }
+
+    /// Returns the outputs of a run with one item.
+    pub(super) fn one_item<'a>(views: &'a [OutputView<'a>]) -> Outputs<'a> {
+        Outputs { views, index: 0, batch: 1 }
     }
 
     proptest! {

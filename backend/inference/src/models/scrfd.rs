@@ -5,7 +5,7 @@
 //! anchors per cell, 3 or 5 levels, and landmarks or none. The number of outputs is 6, 9, 10 or 15.
 //! The shapes identify the outputs: scores have one column, distances four, landmarks ten. A level
 //! with a smaller stride has more rows.
-use crate::backend::{ItemOutput, OutputView};
+use crate::backend::{ItemOutput, Outputs};
 use vision::{Detection, Landmarks, Point, Rect};
 
 /// Pixels per cell of each level.
@@ -35,10 +35,10 @@ struct Heads<'a> {
     landmarks: Vec<ItemOutput<'a>>,
 }
 
-fn group_outputs<'a>(outputs: &[OutputView<'a>], index: usize, batch: usize) -> Result<Heads<'a>, String> {
+fn group_outputs(outputs: Outputs<'_>) -> Result<Heads<'_>, String> {
     let mut heads = Heads { scores: Vec::new(), distances: Vec::new(), landmarks: Vec::new() };
-    for output in outputs {
-        let item = output.item(index, batch)?;
+    for output in outputs.views {
+        let item = output.item(outputs.index, outputs.batch)?;
         match item.columns {
             1 => heads.scores.push(item),
             4 => heads.distances.push(item),
@@ -66,13 +66,11 @@ fn group_outputs<'a>(outputs: &[OutputView<'a>], index: usize, batch: usize) -> 
 /// Returns the faces with `det_score >= min_score` on a canvas of `width` x `height` pixels, before
 /// suppression of overlaps.
 pub(super) fn decode(
-    outputs: &[OutputView<'_>],
-    index: usize,
-    batch: usize,
+    outputs: Outputs<'_>,
     (width, height): (usize, usize),
     min_score: f32,
 ) -> Result<Vec<Detection>, String> {
-    let heads = group_outputs(outputs, index, batch)?;
+    let heads = group_outputs(outputs)?;
     let mut faces = Vec::new();
     for (level, stride) in (0..heads.scores.len()).zip(STRIDES) {
         let columns = width / stride;
@@ -127,15 +125,13 @@ fn mean_landmarks(bbox: Rect) -> Landmarks {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::models::tests::views;
+    use crate::backend::OutputView;
+    use crate::models::tests::{one_item, views};
+
+    type Export = Vec<(Vec<usize>, Vec<f32>)>;
 
     /// Returns the outputs of an export with a face at stride 16, row 1, column 2, last anchor.
-    fn export(
-        levels: usize,
-        anchors: usize,
-        landmarks: bool,
-        batch_axis: bool,
-    ) -> Vec<(Vec<usize>, Vec<f32>)> {
+    fn export(levels: usize, anchors: usize, landmarks: bool, batch_axis: bool) -> Export {
         let mut outputs = Vec::new();
         let groups: &[usize] = if landmarks { &[10, 1, 4] } else { &[4, 1] };
         for columns in groups {
@@ -166,17 +162,14 @@ mod tests {
                 for batch_axis in [true, false] {
                     let data = export(levels, anchors, landmarks, batch_axis);
                     assert!(OUTPUTS.contains(&data.len()));
-                    let faces = decode(&views(&data), 0, 1, (256, 128), 0.5).unwrap();
+                    let faces = decode(one_item(&views(&data)), (256, 128), 0.5).unwrap();
                     assert_eq!(faces.len(), 1, "{levels} {anchors} {landmarks} {batch_axis}");
                     // Centre (32, 16); distances 1, 2, 3 and 4 cells.
                     assert_eq!(faces[0].bbox, Rect { x: 16.0, y: -16.0, width: 64.0, height: 96.0 });
                     assert!((faces[0].det_score - 0.75).abs() < 1e-6);
                     let nose = faces[0].landmarks[2];
-                    let expected = if landmarks { (32.0 + 16.0, 16.0 + 20.0) } else { (47.68, 38.336) };
-                    assert!(
-                        (nose.x - expected.0).abs() < 1e-3 && (nose.y - expected.1).abs() < 1e-3,
-                        "{nose:?}"
-                    );
+                    let (x, y) = if landmarks { (32.0 + 16.0, 16.0 + 20.0) } else { (47.68, 38.336) };
+                    assert!(nose.distance(Point { x, y }) < 1e-3, "{nose:?}");
                 }
             }
         }
@@ -186,9 +179,9 @@ mod tests {
     fn invalid_scrfd_output_error_names_output() {
         let data = export(3, 2, true, true);
         let views = views(&data);
-        assert!(decode(&views[..8], 0, 1, (256, 128), 0.5).unwrap_err().contains("levels"));
-        assert!(decode(&views, 0, 1, (512, 512), 0.5).unwrap_err().contains("stride 8"));
+        assert!(decode(one_item(&views[..8]), (256, 128), 0.5).unwrap_err().contains("levels"));
+        assert!(decode(one_item(&views), (512, 512), 0.5).unwrap_err().contains("stride 8"));
         let invalid = [OutputView { name: "odd", shape: vec![4, 3], data: &[0.0; 12], bytes: &[] }];
-        assert!(decode(&invalid, 0, 1, (256, 128), 0.5).unwrap_err().contains("odd has 3 columns"));
+        assert!(decode(one_item(&invalid), (256, 128), 0.5).unwrap_err().contains("odd has 3 columns"));
     }
 }

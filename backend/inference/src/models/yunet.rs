@@ -1,6 +1,6 @@
 //! Decodes the outputs of YuNet (Wu et al., "YuNet: A Tiny Millisecond-level Face Detector", 2023).
 //! The decoding is that of OpenCV's `FaceDetectorYN`.
-use crate::backend::{ItemOutput, OutputView};
+use crate::backend::{ItemOutput, Outputs};
 use vision::{Detection, Landmarks, Point, Rect};
 
 /// Pixels per cell of each level.
@@ -19,13 +19,12 @@ struct Level<'a> {
 /// Returns the faces with `det_score >= min_score` on a canvas of `width` x `height` pixels, before
 /// suppression of overlaps.
 pub(super) fn decode(
-    outputs: &[OutputView<'_>],
-    index: usize,
-    batch: usize,
+    outputs: Outputs<'_>,
     (width, height): (usize, usize),
     min_score: f32,
 ) -> Result<Vec<Detection>, String> {
-    let items = outputs.iter().map(|o| o.item(index, batch)).collect::<Result<Vec<_>, _>>()?;
+    let Outputs { views, index, batch } = outputs;
+    let items = views.iter().map(|view| view.item(index, batch)).collect::<Result<Vec<_>, _>>()?;
     let mut faces = Vec::new();
     for stride in STRIDES {
         let columns = width / stride;
@@ -80,7 +79,7 @@ fn decode_level(level: &Level<'_>, columns: usize, stride: f32, min_score: f32, 
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::models::tests::views;
+    use crate::models::tests::{one_item, views};
 
     #[test]
     fn yunet_cell_decodes_in_any_output_order() {
@@ -101,7 +100,7 @@ mod tests {
         data[1].1[cell * 10..cell * 10 + 10].copy_from_slice(&landmarks);
         let views = views(&data);
 
-        let faces = decode(&views, 0, 1, (width, height), 0.6).unwrap();
+        let faces = decode(one_item(&views), (width, height), 0.6).unwrap();
         assert_eq!(faces.len(), 1);
         let face = faces[0];
         assert!(
@@ -110,13 +109,10 @@ mod tests {
         );
         // Centre (2.5, 1.25) cells, 1 x 2 cells large.
         assert_eq!(face.bbox, Rect { x: 32.0, y: 4.0, width: 16.0, height: 32.0 });
-        assert!(
-            (face.landmarks[4].x - 2.8 * 16.0).abs() < 1e-4
-                && (face.landmarks[4].y - 1.9 * 16.0).abs() < 1e-4
-        );
-        assert!(decode(&views, 0, 1, (width, height), 0.95).unwrap().is_empty());
-        assert!(decode(&views[..9], 0, 1, (width, height), 0.6).is_err());
-        assert!(decode(&views, 0, 1, (128, 32), 0.6).unwrap_err().contains("stride 8"));
+        assert!(face.landmarks[4].distance(Point { x: 2.8 * 16.0, y: 1.9 * 16.0 }) < 1e-4);
+        assert!(decode(one_item(&views), (width, height), 0.95).unwrap().is_empty());
+        assert!(decode(one_item(&views[..9]), (width, height), 0.6).is_err());
+        assert!(decode(one_item(&views), (128, 32), 0.6).unwrap_err().contains("stride 8"));
     }
 
     #[test]
@@ -128,6 +124,6 @@ mod tests {
                 data.push((vec![count, columns], vec![f32::NAN; count * columns]));
             }
         }
-        assert!(decode(&views(&data), 0, 1, (64, 32), 0.0).unwrap().is_empty());
+        assert!(decode(one_item(&views(&data)), (64, 32), 0.0).unwrap().is_empty());
     }
 }

@@ -3,7 +3,7 @@
 mod devices;
 mod queue;
 
-use inference::backend::{Backend, BackendError, BatchView, OutputReader, OutputView};
+use inference::backend::{Backend, BackendError, BatchView, OutputReader, OutputView, Outputs};
 use inference::batcher::{Batcher, Device, Limits, RequestOptions};
 use inference::models::Model;
 use inference::{Operation, Priority, RunError, Timed};
@@ -17,13 +17,20 @@ use tokio::task::JoinHandle;
 /// times. The result is the device's output.
 #[derive(Default)]
 pub(crate) struct Numbers {
-    pub(crate) written: Arc<AtomicUsize>,
+    /// Number of requests that were written into tensors.
+    pub(crate) written: AtomicUsize,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) number: f32,
     pub(crate) width: usize,
+}
+
+impl From<f32> for Call {
+    fn from(number: f32) -> Self {
+        Self { number, width: 3 }
+    }
 }
 
 impl Model for Numbers {
@@ -40,32 +47,30 @@ impl Model for Numbers {
         slot.fill(input.number);
         self.written.fetch_add(1, Ordering::SeqCst);
     }
-    fn read(&self, _: &Call, outputs: &[OutputView<'_>], index: usize, batch: usize) -> Result<f32, String> {
-        assert_eq!(outputs[0].shape, [batch]);
-        Ok(outputs[0].data[index])
+    fn read(&self, _: &Call, outputs: Outputs<'_>) -> Result<f32, String> {
+        let output = outputs.single()?;
+        assert_eq!(output.shape, [outputs.batch]);
+        Ok(output.data[outputs.index])
     }
 }
 
 /// The device's channels to the test. Before each run, the device sends the numbers and waits.
-pub(crate) struct Gate {
-    pub(crate) run_sender: mpsc::Sender<Vec<f32>>,
-    pub(crate) release_receiver: mpsc::Receiver<()>,
-}
+pub(crate) type Gate = (mpsc::Sender<Vec<f32>>, mpsc::Receiver<()>);
 
 pub(crate) struct Controls {
     pub(crate) run_receiver: mpsc::Receiver<Vec<f32>>,
-    pub(crate) release_sender: mpsc::Sender<()>,
+    release_sender: mpsc::Sender<()>,
 }
 
-pub(crate) fn gate() -> (Gate, Controls) {
+pub(crate) fn gate() -> (Option<Gate>, Controls) {
     let (run_sender, run_receiver) = mpsc::channel();
     let (release_sender, release_receiver) = mpsc::channel();
-    (Gate { run_sender, release_receiver }, Controls { run_receiver, release_sender })
+    (Some((run_sender, release_receiver)), Controls { run_receiver, release_sender })
 }
 
 impl Controls {
     /// Returns the numbers of the run that the device is about to start.
-    pub(crate) fn next(&self) -> Vec<f32> {
+    fn next(&self) -> Vec<f32> {
         self.run_receiver.recv_timeout(Duration::from_secs(20)).expect("the device starts a run")
     }
     pub(crate) fn release(&self) {
@@ -90,9 +95,9 @@ impl Backend for Doubler {
         let numbers: Vec<f32> = batch.data.chunks_exact(width).map(|item| item[0]).collect();
         assert!(batch.data.chunks_exact(width).zip(&numbers).all(|(item, n)| item.iter().all(|v| v == n)));
         self.sizes.lock().unwrap().push(items);
-        if let Some(gate) = &self.gate {
-            gate.run_sender.send(numbers.clone()).unwrap();
-            gate.release_receiver.recv().unwrap();
+        if let Some((run_sender, release_receiver)) = &self.gate {
+            run_sender.send(numbers.clone()).unwrap();
+            release_receiver.recv().unwrap();
         }
         if self.max_items.is_some_and(|limit| items > limit) {
             return Err(BackendError::OutOfMemory(format!("{items} are too many")));
@@ -121,52 +126,108 @@ pub(crate) fn start(devices: Vec<Doubler>, limits: Limits) -> Batcher<Numbers> {
     Batcher::start(Numbers::default(), devices, limits).unwrap()
 }
 
-pub(crate) type Pending = JoinHandle<Result<Timed<f32>, RunError>>;
+/// A request with its number. It is sent from a separate task.
+pub(crate) type Request = (f32, JoinHandle<Result<Timed<f32>, RunError>>);
 
-/// Sends a request from a separate task.
-pub(crate) fn send(batcher: &Batcher<Numbers>, number: f32, options: impl Into<RequestOptions>) -> Pending {
-    let (batcher, options) = (batcher.clone(), options.into());
-    tokio::spawn(async move { batcher.run(Call { number, width: 3 }, options).await })
-}
-
-/// Sends a request from a separate task and returns when it is queued.
-pub(crate) async fn enqueue(
+pub(crate) fn send(
     batcher: &Batcher<Numbers>,
-    number: f32,
+    call: impl Into<Call>,
     options: impl Into<RequestOptions>,
-) -> Pending {
-    let before = batcher.queue_depth();
-    let task = send(batcher, number, options);
-    while batcher.queue_depth() == before && !task.is_finished() {
-        tokio::task::yield_now().await;
-    }
-    task
+) -> Request {
+    let (batcher, call, options) = (batcher.clone(), call.into(), options.into());
+    (call.number, tokio::spawn(async move { batcher.run(call, options).await }))
 }
 
-/// Occupies the only device with request 0, so that later requests must wait.
-pub(crate) async fn occupy(batcher: &Batcher<Numbers>, controls: &Controls) -> Pending {
-    let task = send(batcher, 0.0, Priority::Background);
-    while batcher.queue_depth() == 0 && !task.is_finished() {
-        if let Ok(numbers) = controls.run_receiver.try_recv() {
-            assert_eq!(numbers, [0.0]);
-            return task;
+/// Waits for the requests and checks that each of them received its own result.
+pub(crate) async fn check_results(requests: impl IntoIterator<Item = Request>) {
+    for (number, task) in requests {
+        assert_eq!(task.await.unwrap().unwrap().output, number * 2.0);
+    }
+}
+
+pub(crate) async fn wait_until(condition: impl Fn() -> bool) {
+    let wait = async {
+        while !condition() {
+            tokio::task::yield_now().await;
         }
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(controls.next(), [0.0]);
-    task
+    };
+    tokio::time::timeout(Duration::from_secs(20), wait).await.expect("the condition becomes true");
 }
 
-/// Waits for requests of the numbers 0, 1, 2 and so on, and checks their results.
-pub(crate) async fn check_doubled(tasks: Vec<Pending>) {
-    for (i, task) in tasks.into_iter().enumerate() {
-        assert_eq!(task.await.unwrap().unwrap().output, i as f32 * 2.0);
-    }
+/// A batcher whose only device waits for the test before each run.
+pub(crate) struct GatedDevice {
+    /// Dropped before the batcher, so that the device does not wait forever if a test fails.
+    controls: Controls,
+    pub(crate) batcher: Batcher<Numbers>,
+    sizes: Arc<Mutex<Vec<usize>>>,
+    pub(crate) requests: Vec<Request>,
+    /// Number of requests that are queued or were written.
+    accepted: usize,
 }
 
-/// Waits for the requests and checks that none of them failed.
-pub(crate) async fn check_success(tasks: Vec<Pending>) {
-    for task in tasks {
-        task.await.unwrap().unwrap();
+impl GatedDevice {
+    /// Starts the batcher and occupies the device.
+    pub(crate) fn occupied(device: Doubler, limits: Limits) -> Self {
+        let (gate, controls) = gate();
+        let sizes = device.sizes.clone();
+        let batcher = start(vec![Doubler { gate, ..device }], limits);
+        let mut device = Self { controls, batcher, sizes, requests: Vec::new(), accepted: 0 };
+        device.occupy();
+        device
+    }
+
+    /// Occupies the idle device with request 0, so that later requests must wait.
+    pub(crate) fn occupy(&mut self) {
+        self.send(0.0, Priority::Background);
+        assert_eq!(self.controls.next(), [0.0]);
+        self.accepted = self.written();
+    }
+
+    fn written(&self) -> usize {
+        self.batcher.model().written.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn send(&mut self, call: impl Into<Call>, options: impl Into<RequestOptions>) {
+        self.requests.push(send(&self.batcher, call, options));
+    }
+
+    /// Sends a request to the busy device and returns when it is queued or written.
+    pub(crate) async fn enqueue(&mut self, call: impl Into<Call>, options: impl Into<RequestOptions>) {
+        self.send(call, options);
+        self.accepted += 1;
+        wait_until(|| self.batcher.queue_depth() + self.written() == self.accepted).await;
+    }
+
+    /// Waits until this many requests were written, and this many are in the queue.
+    pub(crate) async fn wait_for(&self, written: usize, queued: usize) {
+        wait_until(|| (self.written(), self.batcher.queue_depth()) == (written, queued)).await;
+    }
+
+    /// Ends the run of the busy device and its next `runs` runs. Returns the numbers of the latter.
+    pub(crate) fn finish_runs(&self, runs: usize) -> Vec<Vec<f32>> {
+        let next_run = |_| {
+            self.controls.release();
+            self.controls.next()
+        };
+        let runs = (0..runs).map(next_run).collect();
+        self.controls.release();
+        runs
+    }
+
+    /// Aborts the last request.
+    pub(crate) async fn abort_last(&mut self) {
+        let (_, task) = self.requests.pop().unwrap();
+        task.abort();
+        assert!(task.await.unwrap_err().is_cancelled());
+    }
+
+    /// Waits for the requests and checks their results. Returns the batch sizes of all runs.
+    pub(crate) async fn check_results(&mut self) -> Vec<usize> {
+        check_results(self.requests.drain(..)).await;
+        self.sizes()
+    }
+
+    pub(crate) fn sizes(&self) -> Vec<usize> {
+        self.sizes.lock().unwrap().clone()
     }
 }
