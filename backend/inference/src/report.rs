@@ -8,7 +8,7 @@ use crate::{GpuBackend, Operation};
 use serde::Serialize;
 use std::time::Instant;
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct OperationReport {
     /// `face_detection`, …
     pub operation: &'static str,
@@ -70,7 +70,7 @@ fn append(text: &mut Option<String>, separator: &str, addition: String) {
 }
 
 /// A model on a device, with the time and memory that loading it took.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct LoadedModel {
     /// `face_detection`, …
     pub operation: &'static str,
@@ -93,36 +93,32 @@ pub struct LoadedModel {
     pub memory_after: Option<u64>,
 }
 
-/// A model that is being loaded, with the measurements for the log and the report.
-pub(crate) struct Loading<'a> {
-    pub(crate) operation: Operation,
-    /// The model's file, or a description if there is no file.
-    pub(crate) file: &'a str,
-    pub(crate) bytes: usize,
-    pub(crate) sessions: usize,
-    pub(crate) max_batch: usize,
+/// The measurements of a model that is being loaded, for the log and the report.
+pub(crate) struct Loading {
     pub(crate) started_at: Instant,
-    /// The GPU's state before the load.
-    pub(crate) before: Option<GpuDevice>,
+    /// The GPU's state before the load; `None` on the CPU.
+    pub(crate) gpu: Option<GpuDevice>,
 }
 
-impl Loading<'_> {
-    /// Ends the measurement. Logs and returns the model, its placement, the time and the memory.
-    pub(crate) fn finish(self, placement: &Placement) -> LoadedModel {
+impl Loading {
+    /// Starts the measurement of a load on the device `device_id` of `provider`.
+    pub(crate) fn start(provider: Provider, device_id: u32) -> Self {
+        Self { started_at: Instant::now(), gpu: devices::find(provider, device_id) }
+    }
+
+    /// Ends the measurement. Adds the placement, the time and the memory to `load`, logs it, and
+    /// returns it.
+    pub(crate) fn finish(self, placement: &Placement, load: LoadedModel) -> LoadedModel {
         let after = devices::find(placement.provider, placement.device_id);
         let memory = |device: &Option<GpuDevice>| device.as_ref().and_then(|d| d.memory_used);
         let load = LoadedModel {
-            operation: self.operation.name(),
-            file: self.file.to_owned(),
-            bytes: self.bytes as u64,
             device: placement.label(),
             provider: placement.provider.name(),
             precision: placement.precision(),
-            sessions: self.sessions,
-            max_batch: self.max_batch,
             seconds: self.started_at.elapsed().as_secs_f64(),
-            memory_before: memory(&self.before),
+            memory_before: memory(&self.gpu),
             memory_after: memory(&after),
+            ..load
         };
         let megabytes = |bytes: Option<u64>| bytes.map(|bytes| (bytes as f64 / 1e5).round() / 10.0);
         let message = match placement.provider {

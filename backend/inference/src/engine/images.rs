@@ -2,7 +2,7 @@
 //! code before it is used. This module also connects a detector with the graphs that prepare its
 //! input on the same device. The module `graphs` builds the graphs.
 use super::compare::{Sample, TOLERANCE, compare_outputs, median_seconds};
-use super::resolve::{Attempts, Placed, image_provider, initial_report, memory_share};
+use super::resolve::{Attempts, Trial, image_provider, initial_report, memory_share};
 use super::run::ImageDevices;
 use crate::backend::{Backend, OnnxModel, OutputView, Outputs};
 use crate::backend::{PixelGraphs, Placement, Preparation, PreparedModel};
@@ -17,7 +17,7 @@ use crate::models::{DetectionRequest, DetectorModel, Model};
 use crate::report::{BatchRun, LoadedModel, Loading};
 use crate::runtime::Runtime;
 use crate::unavailable::{Unavailable, UnavailableKind, diagnose};
-use crate::{Config, OperationReport, StartError, devices, graphs};
+use crate::{OperationReport, StartError, graphs};
 use std::sync::Arc;
 use std::time::Instant;
 use vision::enhance::Enhanced;
@@ -41,17 +41,6 @@ pub(super) struct CandidateImageOperation<M: Model> {
     graphs: Vec<Vec<u8>>,
     samples: Vec<M::Input>,
     compare: CompareFn<M>,
-}
-
-/// An operation on a device whose results agree with the CPU's.
-pub(super) struct ImageOperationTrial {
-    pub(super) graphs: PixelGraphs,
-    pub(super) placement: Placement,
-    /// Seconds to create the sessions, without any run.
-    pub(super) session_seconds: f64,
-    pub(super) load: LoadedModel,
-    /// One run; the batch size is 1 because images run one by one.
-    pub(super) run: BatchRun,
 }
 
 /// Returns two test images: one of odd size whose border is difficult for kernels, and one small
@@ -106,33 +95,26 @@ impl CandidateImageOperation<StatisticsModel> {
 
 impl<M: Model> CandidateImageOperation<M> {
     /// Loads the graphs on one device, runs the samples, and compares the results with the CPU's
-    /// code. With `measure`, repeats the first sample to measure its steady time.
+    /// code. With `measure`, repeats the first sample to measure its steady time. The trial contains
+    /// one run; its batch size is 1 because images run one by one.
     pub(super) fn load_and_compare(
         &self,
-        config: &Config,
-        runtime: &Runtime,
+        attempts: &Attempts<'_>,
         provider: Provider,
         device_id: u32,
         measure: bool,
-    ) -> Result<ImageOperationTrial, Unavailable> {
+    ) -> Result<Trial<PixelGraphs>, Unavailable> {
         let to_unavailable = |text: String| diagnose(provider, device_id, &text);
         let operation = self.model.operation();
         let placement = Placement {
             provider: image_provider(provider)?,
             device_id,
-            memory_limit: memory_share(config, operation),
+            memory_limit: memory_share(attempts.config, operation),
             ..Placement::CPU
         };
-        let loading = Loading {
-            operation,
-            file: "graphs made by code",
-            bytes: self.graphs.iter().map(Vec::len).sum(),
-            sessions: self.graphs.len(),
-            max_batch: 1,
-            started_at: Instant::now(),
-            before: devices::find(placement.provider, device_id),
-        };
-        let mut graphs = PixelGraphs::load(runtime, &self.graphs, &placement).map_err(to_unavailable)?;
+        let loading = Loading::start(placement.provider, device_id);
+        let mut graphs =
+            PixelGraphs::load(attempts.runtime, &self.graphs, &placement).map_err(to_unavailable)?;
         let session_seconds = loading.started_at.elapsed().as_secs_f64();
         let mut run = BatchRun { batch: 1, first_seconds: 0.0, steady_seconds: None, difference: 0.0 };
         for (number, sample) in self.samples.iter().enumerate() {
@@ -145,12 +127,20 @@ impl<M: Model> CandidateImageOperation<M> {
                 .map_err(|reason| Unavailable::new(provider, UnavailableKind::Disagrees, reason))?;
             run.difference = difference.max(run.difference);
         }
-        let load = loading.finish(&placement);
+        let load = LoadedModel {
+            operation: operation.name(),
+            file: "graphs made by code".to_owned(),
+            bytes: self.graphs.iter().map(Vec::len).sum::<usize>() as u64,
+            sessions: self.graphs.len(),
+            max_batch: 1,
+            ..LoadedModel::default()
+        };
+        let load = loading.finish(&placement, load);
         if measure {
             let run_first_sample = || self.run(&mut graphs, &self.samples[0]).map(drop);
             run.steady_seconds = Some(median_seconds(run_first_sample).map_err(to_unavailable)?);
         }
-        Ok(ImageOperationTrial { graphs, placement, session_seconds, load, run })
+        Ok(Trial { session: graphs, placement, session_seconds, load, runs: vec![run] })
     }
 
     fn run(&self, graphs: &mut PixelGraphs, input: &M::Input) -> Result<M::Output, String> {
@@ -201,64 +191,43 @@ pub(super) struct PlacedImageOperations {
 }
 
 pub(super) fn place_image_operations(attempts: &Attempts<'_>) -> Result<PlacedImageOperations, StartError> {
-    let canvas = place_image_operation(attempts, CandidateImageOperation::canvas())?;
-    let enhancement = place_image_operation(attempts, CandidateImageOperation::enhancement())?;
-    let statistics = place_image_operation(attempts, CandidateImageOperation::statistics())?;
-
-    Ok(PlacedImageOperations {
-        canvas_placements: canvas.placements,
-        reports: vec![canvas.report, enhancement.report, statistics.report],
-        devices: ImageDevices {
-            canvas: canvas.batcher,
-            enhancement: enhancement.batcher,
-            statistics: statistics.batcher,
-        },
-    })
+    let mut reports = Vec::new();
+    let (canvas, canvas_placements) = place(attempts, CandidateImageOperation::canvas(), &mut reports)?;
+    let (enhancement, _) = place(attempts, CandidateImageOperation::enhancement(), &mut reports)?;
+    let (statistics, _) = place(attempts, CandidateImageOperation::statistics(), &mut reports)?;
+    let devices = ImageDevices { canvas, enhancement, statistics };
+    Ok(PlacedImageOperations { devices, canvas_placements, reports })
 }
 
-struct PlacedImageOperation<M: Model> {
-    batcher: Option<Batcher<M>>,
-    placements: Vec<Placement>,
-    report: OperationReport,
-}
-
-fn place_image_operation<M: Model>(
+/// Places one operation and starts its threads, if it runs on a device. Adds its report. Returns the
+/// placements too.
+fn place<M: Model>(
     attempts: &Attempts<'_>,
     candidate: CandidateImageOperation<M>,
-) -> Result<PlacedImageOperation<M>, StartError> {
-    let Attempts { config, runtime, .. } = *attempts;
+    reports: &mut Vec<OperationReport>,
+) -> Result<(Option<Batcher<M>>, Vec<Placement>), StartError> {
     let operation = candidate.model.operation();
-    let mut report = initial_report(config, operation);
-    let without_device = |report| PlacedImageOperation { batcher: None, placements: Vec::new(), report };
-    if !report.gpu_requested {
-        return Ok(without_device(report));
+    let mut report = initial_report(attempts.config, operation);
+    let trials = attempts.place(&mut report, |provider, device_id| {
+        candidate.load_and_compare(attempts, provider, device_id, false)
+    })?;
+    reports.push(report);
+    if trials.is_empty() {
+        return Ok((None, Vec::new()));
     }
-    let try_device =
-        |provider, device_id| candidate.load_and_compare(config, runtime, provider, device_id, false);
-    let trials = match attempts.first_that_works(try_device) {
-        Ok(Placed { devices, passed_over }) => {
-            report.add_passed_over(&passed_over);
-            devices
-        }
-        Err(refusal) => {
-            attempts.fallbacks.handle_refusal(&mut report, &refusal)?;
-            return Ok(without_device(report));
-        }
-    };
-    let (graphs, placements): (Vec<_>, Vec<_>) =
-        trials.into_iter().map(|trial| (trial.graphs, trial.placement)).unzip();
-    let labels: Vec<String> = placements.iter().map(Placement::label).collect();
-    report.effective = labels.join(",");
-    let devices = graphs.into_iter().map(|graphs| {
-        // The caller can fall back to the CPU's code; see `Engine::may_fall_back_to_cpu`.
-        Device { primary: Box::new(graphs), fallback: None }
-    });
-    let limits = Limits { queue_capacity: config.queue_capacity, ..Limits::default() };
-    let batcher = Batcher::start(candidate.model, devices.collect(), limits).map_err(|e| {
+    let (devices, placements) = trials
+        .into_iter()
+        .map(|trial| {
+            // The caller can fall back to the CPU's code; see `Engine::may_fall_back_to_cpu`.
+            (Device { primary: Box::new(trial.session), fallback: None }, trial.placement)
+        })
+        .unzip();
+    let limits = Limits { queue_capacity: attempts.config.queue_capacity, ..Limits::default() };
+    let batcher = Batcher::start(candidate.model, devices, limits).map_err(|e| {
         let reason = format!("cannot start its threads: {e}");
         StartError::Model { model: operation.name().to_owned(), reason }
     })?;
-    Ok(PlacedImageOperation { batcher: Some(batcher), placements, report })
+    Ok((Some(batcher), placements))
 }
 
 /// Adds preparation graphs to the sessions of a detector.
@@ -285,34 +254,25 @@ impl DetectorPreparation<'_> {
         if !self.placements.iter().any(|other| other.shares_memory_with(placement)) {
             return Box::new(session);
         }
-        let sizes = batch_sizes(batch);
-        let device = placement.label();
-        let log_warning = |reason: &str| {
-            tracing::warn!(device, reason, "images are sent to the device as tensors instead of bytes");
-        };
+        let (sizes, device) = (batch_sizes(batch), placement.label());
         // The graphs run on the provider of `image_processing`, because TensorRT would compile an
         // engine for each image size.
         let graphs = image_provider(placement.provider).map_err(|e| e.message()).and_then(|provider| {
             Preparation::load(self.runtime, self.input, &sizes, &Placement { provider, ..placement.clone() })
         });
-        let preparation = match graphs {
-            Ok(preparation) => preparation,
-            Err(reason) => {
-                log_warning(&reason);
-                return Box::new(session);
+        let (session, reason) = match graphs {
+            Ok(preparation) => {
+                let mut prepared = PreparedModel { preparation, model: session };
+                let Err(reason) = self.verify(model, &mut prepared, &sizes) else {
+                    tracing::info!(device, "images are sent to the device once, as bytes");
+                    return Box::new(prepared);
+                };
+                (prepared.model, reason)
             }
+            Err(reason) => (session, reason),
         };
-        let mut prepared = PreparedModel { preparation, model: session };
-        match self.verify(model, &mut prepared, &sizes) {
-            Ok(()) => {
-                tracing::info!(device, "images are sent to the device once, as bytes");
-                Box::new(prepared)
-            }
-            Err(reason) => {
-                log_warning(&reason);
-                Box::new(prepared.model)
-            }
-        }
+        tracing::warn!(device, reason, "images are sent to the device as tensors instead of bytes");
+        Box::new(session)
     }
 
     /// Compares, for every batch size, the model's outputs for an image with those for the tensor

@@ -1,10 +1,8 @@
 //! Loads the models of a pack into a running engine, or builds TensorRT engines for a later start.
 //! The module `resolve` selects the devices of a model, and `prove` checks its results on them.
 use super::images::{DetectorPreparation, place_image_operations};
-use super::prove::{CandidateLoader, CandidateModel, Trial, most_frequent_canvas};
-use super::resolve::{
-    Attempts, Placed, check_cpu_backend, cpu_placement, initial_report, selected_placement,
-};
+use super::prove::{CandidateLoader, CandidateModel, most_frequent_canvas};
+use super::resolve::{Attempts, Trial, check_cpu_backend, cpu_placement, initial_report, selected_placement};
 use super::run::{DetectorInfo, EmbedderInfo, Engine, Inner, LoadedDetector, ScorerInfo};
 use crate::backend::{Backend, OnnxModel, Placement, load_library};
 use crate::batcher::{Batcher, Device, Limits};
@@ -14,7 +12,7 @@ use crate::manifest::ModelFile;
 use crate::models::{DetectorModel, Model};
 use crate::report::Loading;
 use crate::runtime::Runtime;
-use crate::unavailable::{Refusal, diagnose};
+use crate::unavailable::diagnose;
 use crate::{
     Config, DetectionCanvas, DeviceId, DeviceReport, GpuBackend, LoadedModel, OperationReport,
     ProviderReport, ResolvedPack, StartError, devices,
@@ -45,29 +43,27 @@ fn load(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
     let images = place_image_operations(&attempts)?;
 
     let models = CandidateLoader { config, runtime: &runtime, pack };
-    let (candidate, reference) = models.detector()?;
+    let candidate = models.detector()?;
     let file = candidate.file;
     let canvas = most_frequent_canvas(config, &candidate.model);
     let placements = &images.canvas_placements;
     let preparation = DetectorPreparation { runtime: &runtime, input: &file.input, placements, canvas };
-    let make_backend = |model: &DetectorModel, trial: Trial, batch: usize| {
+    let make_backend = |model: &DetectorModel, trial: Trial<OnnxModel>, batch: usize| {
         preparation.prepare(model, trial.session, &trial.placement, batch)
     };
-    let detection = start_batcher(&attempts, candidate, reference, make_backend)?;
-    let (detection_report, draws_canvases_on_device) = (detection.report.clone(), detection.accepts_images);
-    let mut loaded_models = detection.loaded_models.clone();
-    let detector = describe_detector(config, file, detection)?;
+    let Started { batcher, report, mut loaded_models, accepts_images: draws_canvases_on_device } =
+        start_batcher(&attempts, candidate, make_backend)?;
+    let detector = describe_detector(config, file, batcher, &report)?;
     let mut first_look = None;
-    if let Some(file) = first_look_file(config, pack, &detection_report) {
-        let (candidate, reference) = models.detector_from_file(file)?;
-        let started = start_batcher(&attempts, candidate, reference, session_backend)?;
-        loaded_models.extend(started.loaded_models.clone());
-        first_look = Some(describe_detector(config, file, started)?);
+    if let Some(file) = first_look_file(config, pack, &report) {
+        let started = start_batcher(&attempts, models.detector_from_file(file)?, session_backend)?;
+        loaded_models.extend(started.loaded_models);
+        first_look = Some(describe_detector(config, file, started.batcher, &started.report)?);
     }
 
-    let (candidate, reference) = models.embedder()?;
+    let candidate = models.embedder()?;
     let file = candidate.file;
-    let embedding = start_batcher(&attempts, candidate, reference, session_backend)?;
+    let embedding = start_batcher(&attempts, candidate, session_backend)?;
     let embedder = EmbedderInfo {
         name: file.stem().to_owned(),
         identity: crate::models::identity(file),
@@ -78,14 +74,14 @@ fn load(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
         sketch_bits: file.sketch_bits,
     };
 
-    let mut operations = vec![detection_report, embedding.report];
+    let mut operations = vec![report, embedding.report];
     operations.extend(images.reports);
     loaded_models.extend(embedding.loaded_models);
     let mut scoring = None;
-    if let Some((candidate, reference)) = models.scorer().transpose()? {
+    if let Some(candidate) = models.scorer().transpose()? {
         let file = candidate.file;
         let info = ScorerInfo { name: file.stem().to_owned(), sha256: file.sha256.to_ascii_lowercase() };
-        let started = start_batcher(&attempts, candidate, reference, session_backend)?;
+        let started = start_batcher(&attempts, candidate, session_backend)?;
         if let Some(checks) = operations.iter_mut().find(|o| o.operation == started.report.operation) {
             add_quality_model_device(checks, &started.report, &info.name);
         }
@@ -177,28 +173,29 @@ fn first_look_file<'a>(
     pack.pack.first_look().filter(|_| runs_on_cpu && trims_canvas)
 }
 
-/// Adds the description of a started detector.
+/// Adds the description of a started detector. `report` is its report.
 fn describe_detector(
     config: &Config,
     file: &ModelFile,
-    started: Started<DetectorModel>,
+    batcher: Batcher<DetectorModel>,
+    report: &OperationReport,
 ) -> Result<LoadedDetector, StartError> {
     let info = DetectorInfo {
         name: file.stem().to_owned(),
         sha256: file.sha256.to_ascii_lowercase(),
         min_score: require(file, "min_score", file.min_score)?,
         nms_iou: require(file, "nms_iou", file.nms_iou)?,
-        fixed_size: started.batcher.model().fixed_size(),
-        landmarks: started.batcher.model().has_landmarks(),
+        fixed_size: batcher.model().fixed_size(),
+        landmarks: batcher.model().has_landmarks(),
     };
     let trims_canvases = config.detection_canvas == DetectionCanvas::Auto
         && info.fixed_size.is_none()
-        && started.report.effective == Provider::Cpu.name();
-    Ok(LoadedDetector { batcher: started.batcher, info, trims_canvases })
+        && report.effective == Provider::Cpu.name();
+    Ok(LoadedDetector { batcher, info, trims_canvases })
 }
 
 /// Returns the session as a backend, without preparation.
-fn session_backend<M: Model>(_: &M, trial: Trial, _: usize) -> Box<dyn Backend> {
+fn session_backend<M: Model>(_: &M, trial: Trial<OnnxModel>, _: usize) -> Box<dyn Backend> {
     Box::new(trial.session)
 }
 
@@ -220,67 +217,53 @@ struct Started<M: Model> {
     accepts_images: bool,
 }
 
-/// Places one model and starts its threads. `make_backend` converts a session on a device to a
-/// backend and may add preparation. `reference` is the CPU session of `candidate`.
+/// Places one model on the devices that its operation requests, or on the CPU, and starts its
+/// threads. `make_backend` converts a session on a device to a backend for batches of the given size
+/// and may add preparation.
 fn start_batcher<M: Model>(
     attempts: &Attempts<'_>,
     mut candidate: CandidateModel<'_, M>,
-    reference: OnnxModel,
-    make_backend: impl Fn(&M, Trial, usize) -> Box<dyn Backend>,
+    make_backend: impl Fn(&M, Trial<OnnxModel>, usize) -> Box<dyn Backend>,
 ) -> Result<Started<M>, StartError> {
-    let (config, model) = (candidate.config, candidate.file.file.clone());
+    let loading = Loading::start(Provider::Cpu, 0);
+    let (config, file) = (candidate.config, candidate.file);
+    let to_error = |reason: String| StartError::Model { model: file.file.clone(), reason };
     let mut report = initial_report(config, candidate.model.operation());
-    let PlacedModel { devices, max_batch, loaded_models } =
-        place(attempts, &mut candidate, reference, &mut report, make_backend)?;
+    let mut are_batches_allowed = false;
+    let trials = attempts.place(&mut report, |provider, id| {
+        if !std::mem::replace(&mut are_batches_allowed, true) {
+            candidate.allow_batches();
+        }
+        candidate.load_and_compare(provider, id, false).map_err(|text| diagnose(provider, id, &text))
+    })?;
+    let placed = if trials.is_empty() {
+        place_on_cpu(attempts, &mut candidate, &mut report, loading)
+    } else {
+        place_on_devices(&mut candidate, trials, make_backend)
+    };
+    let (devices, loaded_models) = placed.map_err(to_error)?;
     let accepts_images = devices.iter().all(|device| device.primary.accepts_images());
     let limits = Limits {
         queue_capacity: config.queue_capacity,
-        max_batch,
+        max_batch: loaded_models.iter().map(|load| load.max_batch).min().unwrap_or(1),
         max_delay: config.batch_max_delay,
         // A backend that takes images writes the tensors on the device.
         prefetch: report.effective != Provider::Cpu.name() && !accepts_images,
     };
     let batcher = Batcher::start(candidate.model, devices, limits)
-        .map_err(|e| StartError::Model { model, reason: format!("cannot start its threads: {e}") })?;
+        .map_err(|e| to_error(format!("cannot start its threads: {e}")))?;
     Ok(Started { batcher, report, loaded_models, accepts_images })
 }
 
-struct PlacedModel {
-    devices: Vec<Device>,
-    max_batch: usize,
-    loaded_models: Vec<LoadedModel>,
-}
+/// The backends of a model, and the loads of its sessions.
+type PlacedModel = (Vec<Device>, Vec<LoadedModel>);
 
-/// Places the model on the devices that its operation requests, or on the CPU.
-fn place<M: Model>(
-    attempts: &Attempts<'_>,
-    candidate: &mut CandidateModel<'_, M>,
-    mut reference: OnnxModel,
-    report: &mut OperationReport,
-    make_backend: impl Fn(&M, Trial, usize) -> Box<dyn Backend>,
-) -> Result<PlacedModel, StartError> {
-    let started_at = Instant::now();
-    let model = &candidate.file.file;
-    let to_error = |reason: String| StartError::Model { model: model.clone(), reason };
-    if report.gpu_requested {
-        match try_providers(attempts, candidate, &mut reference) {
-            Ok(Placed { devices, passed_over }) => {
-                report.add_passed_over(&passed_over);
-                return place_on_devices(candidate, reference, report, devices, make_backend)
-                    .map_err(to_error);
-            }
-            Err(refusal) => attempts.fallbacks.handle_refusal(report, &refusal)?,
-        }
-    }
-    place_on_cpu(attempts, candidate, reference, report, started_at).map_err(to_error)
-}
-
+/// Converts the trials to backends. Adds a CPU session as fallback to each of them, unless
+/// `FORCE_GPU_ONLY` forbids it.
 fn place_on_devices<M: Model>(
-    candidate: &CandidateModel<'_, M>,
-    reference: OnnxModel,
-    report: &mut OperationReport,
-    mut trials: Vec<Trial>,
-    make_backend: impl Fn(&M, Trial, usize) -> Box<dyn Backend>,
+    candidate: &mut CandidateModel<'_, M>,
+    mut trials: Vec<Trial<OnnxModel>>,
+    make_backend: impl Fn(&M, Trial<OnnxModel>, usize) -> Box<dyn Backend>,
 ) -> Result<PlacedModel, String> {
     // All devices take batches from one queue.
     let max_batch = trials.iter().map(|trial| trial.load.max_batch).min().unwrap_or(1);
@@ -289,23 +272,24 @@ fn place_on_devices<M: Model>(
         (trial.load.sessions, trial.load.max_batch) = (trial.session.session_count(), max_batch);
     }
     let loaded_models = trials.iter().map(|trial| trial.load.clone()).collect();
-    let backends: Vec<_> =
-        trials.into_iter().map(|trial| make_backend(&candidate.model, trial, max_batch)).collect();
-    let labels: Vec<&str> = backends.iter().map(|backend| backend.device()).collect();
-    report.effective = labels.join(",");
-    Ok(PlacedModel { devices: with_fallbacks(candidate, backends, reference)?, max_batch, loaded_models })
+    let devices = trials.into_iter().map(|trial| {
+        let primary = make_backend(&candidate.model, trial, max_batch);
+        let fallback =
+            (!candidate.config.force_gpu_only).then(|| candidate.reference_session()).transpose()?;
+        Ok(Device { primary, fallback: fallback.map(|session| Box::new(session) as _) })
+    });
+    Ok((devices.collect::<Result<_, String>>()?, loaded_models))
 }
 
 fn place_on_cpu<M: Model>(
     attempts: &Attempts<'_>,
-    candidate: &CandidateModel<'_, M>,
-    reference: OnnxModel,
+    candidate: &mut CandidateModel<'_, M>,
     report: &mut OperationReport,
-    started_at: Instant,
+    loading: Loading,
 ) -> Result<PlacedModel, String> {
     let (config, operation) = (candidate.config, candidate.model.operation());
     let sessions = cpu_sessions(config);
-    let (mut first, mut placement) = (reference, cpu_placement(config));
+    let (mut first, mut placement) = (candidate.reference_session()?, cpu_placement(config));
     if let Some(selected) = selected_placement(config, operation, candidate.file) {
         let loaded = check_cpu_backend(candidate.runtime, &selected).and_then(|()| {
             candidate.cpu_session(&selected).map_err(|text| diagnose(selected.provider, 0, &text))
@@ -323,9 +307,9 @@ fn place_on_cpu<M: Model>(
     }
     let devices = load_sessions(candidate, first, sessions, &placement)?;
     let devices = devices.into_iter().map(|d| Device { primary: Box::new(d), fallback: None }).collect();
-    let (file, bytes) = (candidate.file.file.as_str(), candidate.forms.general.len());
-    let load = Loading { operation, file, bytes, sessions, max_batch: 1, started_at, before: None };
-    Ok(PlacedModel { devices, max_batch: 1, loaded_models: vec![load.finish(&placement)] })
+    let bytes = candidate.forms.general.len() as u64;
+    let load = LoadedModel { bytes, sessions, max_batch: 1, ..candidate.describe() };
+    Ok((devices, vec![loading.finish(&placement, load)]))
 }
 
 /// Warning for operations that cannot use the backend that `CPU_BACKEND` selects. The start does
@@ -365,41 +349,6 @@ fn cpu_sessions(config: &Config) -> usize {
     }
 }
 
-/// Returns one session per device on the first provider that works, or the reason if there is none.
-fn try_providers<M: Model>(
-    attempts: &Attempts<'_>,
-    candidate: &mut CandidateModel<'_, M>,
-    reference: &mut OnnxModel,
-) -> Result<Placed<Trial>, Refusal> {
-    let mut are_batches_allowed = false;
-    attempts.first_that_works(|provider, id| {
-        if !std::mem::replace(&mut are_batches_allowed, true) {
-            candidate.allow_batches(reference);
-        }
-        candidate.load_and_compare(provider, id, false).map_err(|text| diagnose(provider, id, &text))
-    })
-}
-
-/// Adds a CPU session as fallback to each GPU, unless `FORCE_GPU_ONLY` forbids it.
-fn with_fallbacks<M: Model>(
-    candidate: &CandidateModel<'_, M>,
-    backends: Vec<Box<dyn Backend>>,
-    reference: OnnxModel,
-) -> Result<Vec<Device>, String> {
-    let mut unused_reference = Some(reference);
-    backends
-        .into_iter()
-        .map(|primary| {
-            let fallback = match (candidate.config.force_gpu_only, unused_reference.take()) {
-                (true, _) => None,
-                (false, Some(reference)) => Some(reference),
-                (false, None) => Some(candidate.reference_session()?),
-            };
-            Ok(Device { primary, fallback: fallback.map(|f| Box::new(f) as _) })
-        })
-        .collect()
-}
-
 /// The TensorRT engine of a model on one device.
 #[derive(Clone, Debug, Serialize)]
 pub struct BuiltEngine {
@@ -430,12 +379,10 @@ pub fn build_engines(config: &Config, pack: &ResolvedPack) -> Result<Vec<BuiltEn
     // A missing TensorRT is the most frequent failure, so it is checked before the models are read.
     check_tensorrt(config, &runtime).map_err(|reason| StartError::NoTensorrt { reason })?;
     let models = CandidateLoader { config, runtime: &runtime, pack };
-    let (candidate, reference) = models.detector()?;
-    let mut built = build_on_devices(candidate, reference)?;
-    let (candidate, reference) = models.embedder()?;
-    built.extend(build_on_devices(candidate, reference)?);
-    if let Some((candidate, reference)) = models.scorer().transpose()? {
-        built.extend(build_on_devices(candidate, reference)?);
+    let mut built = build_on_devices(models.detector()?)?;
+    built.extend(build_on_devices(models.embedder()?)?);
+    if let Some(candidate) = models.scorer().transpose()? {
+        built.extend(build_on_devices(candidate)?);
     }
     Ok(built)
 }
@@ -454,11 +401,8 @@ fn check_tensorrt(config: &Config, runtime: &Runtime) -> Result<(), String> {
     })
 }
 
-fn build_on_devices<M: Model>(
-    mut candidate: CandidateModel<'_, M>,
-    mut reference: OnnxModel,
-) -> Result<Vec<BuiltEngine>, StartError> {
-    candidate.allow_batches(&mut reference);
+fn build_on_devices<M: Model>(mut candidate: CandidateModel<'_, M>) -> Result<Vec<BuiltEngine>, StartError> {
+    candidate.allow_batches();
     let file = &candidate.file.file;
     let build_on_device = |DeviceId { id, .. }: &DeviceId| {
         let trial = candidate.load_and_compare(Provider::Tensorrt, *id, false).map_err(|reason| {

@@ -2,7 +2,7 @@
 //! [`CandidateModel`], warms it up and compares the results. `resolve` selects the devices to try,
 //! and `images` checks image operations.
 use super::compare::{BF16_TOLERANCE, INT8_TOLERANCE, Sample, TOLERANCE, compare_outputs, median_seconds};
-use super::resolve::{cpu_placement, placement};
+use super::resolve::{Trial, cpu_placement, placement};
 use crate::backend::{OnnxModel, Placement, load_library};
 use crate::batcher::batch_sizes;
 use crate::drawing::draw_portrait;
@@ -14,7 +14,7 @@ use crate::report::{BatchRun, LoadedModel, Loading};
 use crate::runtime::Runtime;
 use crate::tensorrt::{EngineOptions, EngineSource, Profile, library_version};
 use crate::unavailable::is_out_of_memory;
-use crate::{Config, Precision, ResolvedPack, StartError, devices};
+use crate::{Config, GpuDevice, Precision, ResolvedPack, StartError};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,31 +27,23 @@ pub(super) struct CandidateModel<'a, M: Model> {
     pub(super) file: &'a ModelFile,
     pub(super) forms: ModelForms,
     pub(super) model: M,
-    sample: Sample<M>,
-    expected: Vec<Vec<f32>>,
-    /// Samples of other shapes that occur often, with their results on the CPU.
-    other_samples: Vec<(Sample<M>, Vec<Vec<f32>>)>,
+    /// The session on the CPU that computed the expected results, until
+    /// [`Self::reference_session`] returns it.
+    reference: Option<OnnxModel>,
+    /// Samples of frequent shapes with their results on the CPU, the most frequent shape first.
+    samples: Vec<(Sample<M>, Vec<Vec<f32>>)>,
     input_name: String,
-    /// Whether the model accepts canvases of other sizes than the sample's.
-    accepts_any_size: bool,
+    input_shape: [Option<usize>; 4],
     /// The model with a dynamic batch axis, if the file's axis is fixed.
     dynamic_batch_model: Option<Bytes>,
     /// Maximum number of items in one run.
     max_batch: usize,
 }
 
-/// A model on a device, whose results agree with the CPU's.
-pub(super) struct Trial {
-    pub(super) session: OnnxModel,
-    /// Seconds to create the session, without any run.
-    pub(super) session_seconds: f64,
-    pub(super) load: LoadedModel,
-    pub(super) placement: Placement,
-    pub(super) runs: Vec<BatchRun>,
-}
+type LoadedCandidate<'a, M> = Result<CandidateModel<'a, M>, StartError>;
 
-/// A candidate with its CPU session.
-type LoadedCandidate<'a, M> = Result<(CandidateModel<'a, M>, OnnxModel), StartError>;
+/// A session, the seconds for loading it, and the runs of the most frequent shape.
+type LoadedSession = (OnnxModel, f64, Vec<BatchRun>);
 
 /// Loads the models of a pack as candidates.
 pub(super) struct CandidateLoader<'a> {
@@ -75,20 +67,20 @@ impl<'a> CandidateLoader<'a> {
             let second = self.config.second_canvas.map(|side| (side, side));
             let second =
                 second.filter(|second| *second != most_frequent && model.check_canvas(*second).is_ok());
-            (on_canvas(most_frequent), second.map(on_canvas).into_iter().collect())
+            std::iter::once(most_frequent).chain(second).map(on_canvas).collect()
         };
         self.load(file, DetectorModel::new, samples)
     }
 
     pub(super) fn embedder(&self) -> LoadedCandidate<'a, EmbedderModel> {
         let file = self.file_of(ModelKind::Embedder, "embedder")?;
-        self.load(file, EmbedderModel::new, |_| (sample_chip(), Vec::new()))
+        self.load(file, EmbedderModel::new, |_| vec![sample_chip()])
     }
 
     /// Loads the pack's learned quality score; returns `None` if it has none.
     pub(super) fn scorer(&self) -> Option<LoadedCandidate<'a, QualityModel>> {
         let file = self.pack.pack.file(ModelKind::Quality)?;
-        Some(self.load(file, QualityModel::new, |_| (sample_chip(), Vec::new())))
+        Some(self.load(file, QualityModel::new, |_| vec![sample_chip()]))
     }
 
     fn file_of(&self, kind: ModelKind, name: &str) -> Result<&'a ModelFile, StartError> {
@@ -97,47 +89,40 @@ impl<'a> CandidateLoader<'a> {
         pack.file(kind).ok_or_else(|| StartError::Model { model: pack.name.clone(), reason })
     }
 
-    /// Reads a file of the pack and runs it once on the CPU. Also returns the CPU session.
-    /// `samples` returns the request of the most frequent shape, and those of other frequent ones.
+    /// Reads a file of the pack and runs it once on the CPU. `samples` returns a request of each
+    /// frequent shape, the most frequent shape first.
     fn load<M: Model>(
         &self,
         file: &'a ModelFile,
         new_model: impl Fn(&ModelFile, [Option<usize>; 4], usize) -> Result<M, String>,
-        samples: impl Fn(&M) -> (M::Input, Vec<M::Input>),
+        samples: impl Fn(&M) -> Vec<M::Input>,
     ) -> LoadedCandidate<'a, M> {
         let Self { config, runtime, pack } = *self;
         let to_error = |reason: String| StartError::Model { model: file.file.clone(), reason };
         let forms = pack.read(file).and_then(|bytes| ModelForms::from_file(file, bytes)).map_err(to_error)?;
         let mut reference = OnnxModel::load(runtime, &forms.cpu, &cpu_placement(config)).map_err(to_error)?;
         let model = new_model(file, reference.input_shape(), reference.output_count()).map_err(to_error)?;
-        let (sample, other_samples) = samples(&model);
-        let sample = Sample::new(&model, sample);
         // The first run on the CPU warms up this session and verifies that the outputs can be read.
         // Its outputs are the reference for other devices.
-        let expected = sample.run(&model, &mut reference, 1).map_err(to_error)?;
-        let other_samples = other_samples.into_iter().map(|other| {
-            let sample = Sample::new(&model, other);
+        let samples = samples(&model).into_iter().map(|input| {
+            let sample = Sample::new(&model, input);
             let expected = sample.run(&model, &mut reference, 1)?;
             Ok((sample, expected))
         });
-        let other_samples = other_samples.collect::<Result<_, _>>().map_err(to_error)?;
-        let input_name = reference.input_name().to_owned();
-        let accepts_any_size = reference.input_shape()[2].is_none();
-        let candidate = CandidateModel {
+        let samples = samples.collect::<Result<_, _>>().map_err(to_error)?;
+        Ok(CandidateModel {
             config,
             runtime,
             file,
             forms,
             model,
-            sample,
-            expected,
-            other_samples,
-            input_name,
-            accepts_any_size,
+            samples,
+            input_name: reference.input_name().to_owned(),
+            input_shape: reference.input_shape(),
+            reference: Some(reference),
             dynamic_batch_model: None,
             max_batch: 1,
-        };
-        Ok((candidate, reference))
+        })
     }
 }
 
@@ -153,33 +138,32 @@ fn sample_chip() -> Arc<Frame> {
 impl<M: Model> CandidateModel<'_, M> {
     /// Allows batches on devices. A fixed batch axis is made dynamic. A run on the CPU must then
     /// produce the same result for every item of a batch as for the item alone.
-    pub(super) fn allow_batches(&mut self, reference: &mut OnnxModel) {
-        let max_batch = self.config.gpu_batch_size.max(1);
-        if reference.input_shape()[0].is_none() || max_batch == 1 {
+    pub(super) fn allow_batches(&mut self) {
+        let (max_batch, file) = (self.config.gpu_batch_size.max(1), &self.file.file);
+        if self.input_shape[0].is_none() || max_batch == 1 {
             self.max_batch = max_batch;
             return;
         }
-        match self.make_batch_axis_dynamic(reference) {
+        match self.make_batch_axis_dynamic() {
             Ok(bytes) => {
-                tracing::info!(file = self.file.file, "made the model's fixed batch axis dynamic");
+                tracing::info!(file, "made the model's fixed batch axis dynamic");
                 self.dynamic_batch_model = Some(bytes);
                 self.max_batch = max_batch;
             }
             Err(reason) => {
-                tracing::warn!(
-                    file = self.file.file,
-                    reason,
-                    "batch axis cannot be made dynamic; the model runs one item at a time"
-                );
+                let message = "batch axis cannot be made dynamic; the model runs one item at a time";
+                tracing::warn!(file, reason, "{message}");
             }
         }
     }
 
-    fn make_batch_axis_dynamic(&self, reference: &mut OnnxModel) -> Result<Bytes, String> {
+    fn make_batch_axis_dynamic(&mut self) -> Result<Bytes, String> {
         let bytes = self.forms.with_dynamic_batch_axis()?;
         let mut batched = OnnxModel::load(self.runtime, &bytes, &cpu_placement(self.config))?;
-        self.sample.check_batch_independence(&self.model, reference, &mut batched)?;
-        Ok(bytes)
+        let mut reference = self.reference_session()?;
+        let result = self.sample().check_batch_independence(&self.model, &mut reference, &mut batched);
+        self.reference = Some(reference);
+        result.map(|()| bytes)
     }
 
     fn device_bytes(&self) -> &[u8] {
@@ -196,50 +180,45 @@ impl<M: Model> CandidateModel<'_, M> {
         provider: Provider,
         device_id: u32,
         measure: bool,
-    ) -> Result<Trial, String> {
-        let loading = Loading {
-            operation: self.model.operation(),
-            file: &self.file.file,
-            bytes: self.device_bytes().len(),
-            sessions: 1,
-            max_batch: 1,
-            started_at: Instant::now(),
-            before: devices::find(provider, device_id),
-        };
+    ) -> Result<Trial<OnnxModel>, String> {
+        let loading = Loading::start(provider, device_id);
         let mut placement = self.placement(provider, device_id);
         if provider == Provider::Tensorrt {
-            placement.tensorrt = Some(self.engine_options(device_id, &loading)?);
+            placement.tensorrt = Some(self.engine_options(device_id, loading.gpu.as_ref())?);
         }
         let (mut session, session_seconds, mut runs) = self.run_on(&placement, measure)?;
         let max_batch = runs.last().map_or(1, |run| run.batch);
         if let Some(engine) = &placement.tensorrt {
             session = session.with_profile(engine.profile.clone(), self.cuda_fallback(device_id)?);
         }
-        let load = Loading { sessions: session.session_count(), max_batch, ..loading }.finish(&placement);
+        let load = LoadedModel { sessions: session.session_count(), max_batch, ..self.describe() };
+        let load = loading.finish(&placement, load);
         for run in runs.iter_mut().filter(|_| measure) {
-            let run_sample = || self.sample.run(&self.model, &mut session, run.batch).map(drop);
+            let run_sample = || self.sample().run(&self.model, &mut session, run.batch).map(drop);
             run.steady_seconds = Some(median_seconds(run_sample)?);
         }
         Ok(Trial { session, session_seconds, load, placement, runs })
     }
 
-    /// Loads the model at `placement` and runs it ([`Self::run_sizes`]). Also returns the seconds
-    /// for loading.
-    fn run_on(
-        &self,
-        placement: &Placement,
-        measure: bool,
-    ) -> Result<(OnnxModel, f64, Vec<BatchRun>), String> {
+    /// Returns the parts of a report about the model that do not depend on its placement.
+    pub(super) fn describe(&self) -> LoadedModel {
+        LoadedModel {
+            operation: self.model.operation().name(),
+            file: self.file.file.clone(),
+            bytes: self.device_bytes().len() as u64,
+            ..LoadedModel::default()
+        }
+    }
+
+    /// Loads the model at `placement` and runs it ([`Self::load_and_run`]).
+    fn run_on(&self, placement: &Placement, measure: bool) -> Result<LoadedSession, String> {
         let shapes = self.shapes_with_own_session(placement);
         match self.load_and_run(placement, &shapes, measure) {
             Err(reason) if !shapes.is_empty() && !measure && is_out_of_memory(&reason) => {
                 let (file, device) = (&self.file.file, placement.label());
-                tracing::warn!(
-                    file,
-                    device,
-                    reason,
-                    "too little memory for a session for each shape; every change of shape takes seconds"
-                );
+                let message =
+                    "too little memory for a session for each shape; every change of shape takes seconds";
+                tracing::warn!(file, device, reason, "{message}");
                 // A single session needs one copy of the weights, and may use the whole limit.
                 self.load_and_run(placement, &[], measure)
             }
@@ -247,45 +226,60 @@ impl<M: Model> CandidateModel<'_, M> {
         }
     }
 
-    /// Works like [`Self::run_on`], with a separate session for each of `shapes`.
+    /// Loads the model with a separate session for each of `shapes`. Runs each shape, the smallest
+    /// batch size first, and compares the results with the CPU's. If the device does not have enough
+    /// memory for a batch size, this size and larger ones are not used; with `measure`, this is an
+    /// error.
     fn load_and_run(
         &self,
         placement: &Placement,
         shapes: &[[usize; 4]],
         measure: bool,
-    ) -> Result<(OnnxModel, f64, Vec<BatchRun>), String> {
+    ) -> Result<LoadedSession, String> {
         let started_at = Instant::now();
-        let bytes = self.device_bytes();
-        let mut session =
-            OnnxModel::load_for_shapes(self.runtime, bytes, placement, shapes, self.accepts_any_size)?;
+        let (bytes, any_size) = (self.device_bytes(), self.accepts_any_size());
+        let mut session = OnnxModel::load_for_shapes(self.runtime, bytes, placement, shapes, any_size)?;
         let seconds = started_at.elapsed().as_secs_f64();
-        let runs = self.run_sizes(&mut session, placement, measure)?;
+        let run = |batch| self.run_shapes(&mut session, placement, batch);
+        let (runs, reason) = run_sizes_that_fit(&self.sizes(measure), run)?;
+        if let Some(reason) = reason {
+            if measure {
+                return Err(reason);
+            }
+            let (file, device) = (&self.file.file, placement.label());
+            let largest = runs.last().map_or(1, |run| run.batch);
+            session.release_batches_above(largest);
+            tracing::warn!(file, device, largest, reason, "too little memory for larger batches");
+        }
         Ok((session, seconds, runs))
     }
 
-    /// Returns whether each frequent shape has a separate session at `placement`.
-    fn has_own_sessions(&self, placement: &Placement) -> bool {
-        placement.provider.prepares_one_shape()
+    /// Returns whether the model accepts canvases of other sizes than the sample's.
+    fn accepts_any_size(&self) -> bool {
+        self.input_shape[2].is_none()
     }
 
     /// Returns the shapes that have separate sessions at `placement`.
     fn shapes_with_own_session(&self, placement: &Placement) -> Vec<[usize; 4]> {
-        if !self.has_own_sessions(placement) {
+        if !placement.provider.prepares_one_shape() {
             return Vec::new();
         }
-        let samples = std::iter::once(&self.sample).chain(self.other_samples.iter().map(|(s, _)| s));
         let sizes = self.sizes(false);
-        samples
-            .flat_map(|sample| sizes.iter().map(|size| (*size, sample.shape())))
-            .map(|(size, [channels, height, width])| [size, channels, height, width])
-            .collect()
+        let shapes =
+            self.samples.iter().flat_map(|(sample, _)| sizes.iter().map(|size| (*size, sample.shape())));
+        shapes.map(|(size, [channels, height, width])| [size, channels, height, width]).collect()
+    }
+
+    /// Returns the sample of the most frequent shape.
+    fn sample(&self) -> &Sample<M> {
+        &self.samples[0].0
     }
 
     fn placement(&self, provider: Provider, device_id: u32) -> Placement {
         placement(self.config, self.model.operation(), provider, device_id)
     }
 
-    fn engine_options(&self, device_id: u32, loading: &Loading<'_>) -> Result<EngineOptions, String> {
+    fn engine_options(&self, device_id: u32, gpu: Option<&GpuDevice>) -> Result<EngineOptions, String> {
         // The library is loaded first, because its error for a missing TensorRT is clear.
         load_library(self.runtime, Provider::Tensorrt, device_id).map_err(|e| e.to_string())?;
         let tensorrt_version = library_version();
@@ -293,10 +287,10 @@ impl<M: Model> CandidateModel<'_, M> {
         let source = EngineSource {
             file: self.file,
             bytes: self.device_bytes(),
-            profile: Profile::new(&self.input_name, self.sample.shape(), self.max_batch, mode),
+            profile: Profile::new(&self.input_name, self.sample().shape(), self.max_batch, mode),
             runtime_version: self.runtime.version(),
             tensorrt_version: &tensorrt_version,
-            gpu: loading.before.as_ref(),
+            gpu,
         };
         let engine = EngineOptions::prepare(self.config, source)?;
         if !engine.is_cached {
@@ -312,16 +306,17 @@ impl<M: Model> CandidateModel<'_, M> {
     /// Returns a CUDA session for canvases for which the engine was not built. Returns `None` if no
     /// such session is needed or CUDA is not available.
     fn cuda_fallback(&self, device_id: u32) -> Result<Option<OnnxModel>, String> {
-        if !self.accepts_any_size || self.runtime.check(Provider::Cuda, device_id).is_err() {
+        if !self.accepts_any_size() || self.runtime.check(Provider::Cuda, device_id).is_err() {
             return Ok(None);
         }
         let placement = self.placement(Provider::Cuda, device_id);
         Ok(Some(self.run_on(&placement, false)?.0))
     }
 
-    /// Loads another session like the reference session.
-    pub(super) fn reference_session(&self) -> Result<OnnxModel, String> {
-        OnnxModel::load(self.runtime, &self.forms.cpu, &cpu_placement(self.config))
+    /// Returns the reference session and, at later calls, new sessions like it.
+    pub(super) fn reference_session(&mut self) -> Result<OnnxModel, String> {
+        let load = || OnnxModel::load(self.runtime, &self.forms.cpu, &cpu_placement(self.config));
+        self.reference.take().map_or_else(load, Ok)
     }
 
     /// Loads a session on the CPU and compares its first run with that of the reference session.
@@ -349,29 +344,6 @@ impl<M: Model> CandidateModel<'_, M> {
         }
     }
 
-    /// Runs each shape, the smallest batch size first, and compares the results with the CPU's. If
-    /// the device does not have enough memory for a batch size, this size and larger ones are not
-    /// used; with `measure`, this is an error. Returns the runs of the most frequent shape.
-    fn run_sizes(
-        &self,
-        session: &mut OnnxModel,
-        placement: &Placement,
-        measure: bool,
-    ) -> Result<Vec<BatchRun>, String> {
-        let run = |batch| self.run_shapes(session, placement, batch);
-        let (runs, reason) = run_sizes_that_fit(&self.sizes(measure), run)?;
-        if let Some(reason) = reason {
-            if measure {
-                return Err(reason);
-            }
-            let (file, device) = (&self.file.file, placement.label());
-            let largest = runs.last().map_or(1, |run| run.batch);
-            session.release_batches_above(largest);
-            tracing::warn!(file, device, largest, reason, "too little memory for larger batches");
-        }
-        Ok(runs)
-    }
-
     /// Runs the samples with one batch size, on a device also a second time, and compares all
     /// results with the CPU's. Returns the duration of the first run and the largest difference,
     /// both of the most frequent shape. Other shapes run only if they have separate sessions.
@@ -386,23 +358,20 @@ impl<M: Model> CandidateModel<'_, M> {
             Precision::Bf16 => BF16_TOLERANCE,
             Precision::Int8 => INT8_TOLERANCE,
         };
-        let has_own_sessions = self.has_own_sessions(placement);
-        let mut run = |sample: &Sample<M>, expected: &[Vec<f32>]| {
+        let has_own_sessions = placement.provider.prepares_one_shape();
+        let mut runs = Vec::new();
+        for (sample, expected) in &self.samples[..if has_own_sessions { self.samples.len() } else { 1 }] {
             let started_at = Instant::now();
             let first = sample.run(&self.model, session, batch)?;
-            let seconds = started_at.elapsed().as_secs_f64();
+            let first_seconds = started_at.elapsed().as_secs_f64();
             let mut difference = compare_outputs(expected, &first, batch, tolerance)?;
             if has_own_sessions || !placement.provider.runs_on_cpu() {
                 let later = sample.run_again(&self.model, session, batch)?;
                 difference = compare_outputs(expected, &later, batch, tolerance)?.max(difference);
             }
-            Ok::<_, String>((seconds, difference))
-        };
-        let (first_seconds, difference) = run(&self.sample, &self.expected)?;
-        for (sample, expected) in self.other_samples.iter().filter(|_| has_own_sessions) {
-            run(sample, expected)?;
+            runs.push(BatchRun { batch, first_seconds, steady_seconds: None, difference });
         }
-        Ok(BatchRun { batch, first_seconds, steady_seconds: None, difference })
+        Ok(runs.swap_remove(0))
     }
 }
 

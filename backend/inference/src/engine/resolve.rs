@@ -4,6 +4,7 @@
 use crate::backend::Placement;
 use crate::ep::Provider;
 use crate::manifest::ModelFile;
+use crate::report::{BatchRun, LoadedModel};
 use crate::runtime::Runtime;
 use crate::unavailable::{DIFFERS, Refusal, Unavailable, UnavailableKind, diagnose};
 use crate::{Config, CpuBackend, GpuBackend, Operation, OperationReport, Precision, StartError};
@@ -11,12 +12,23 @@ use std::cell::RefCell;
 
 pub const VIDEO_DECODING: &str = "video_decoding";
 
+/// A model or an image operation on a device, whose results agree with the CPU's.
+pub(super) struct Trial<S> {
+    /// The session of the model, or the sessions of the operation's graphs.
+    pub(super) session: S,
+    /// Seconds to create the session, without any run.
+    pub(super) session_seconds: f64,
+    pub(super) load: LoadedModel,
+    pub(super) placement: Placement,
+    pub(super) runs: Vec<BatchRun>,
+}
+
 /// The results of an operation on its devices.
-pub(super) struct Placed<T> {
+struct Placed<T> {
     /// One result for each configured device.
-    pub(super) devices: Vec<T>,
+    devices: Vec<T>,
     /// The providers that failed before those in use, best first.
-    pub(super) passed_over: Vec<Unavailable>,
+    passed_over: Vec<Unavailable>,
 }
 
 /// Returns the configured devices, grouped by the backend that uses them.
@@ -78,17 +90,23 @@ impl<'a> Attempts<'a> {
         Self { config, runtime, shared_failures: RefCell::default(), fallbacks, warned: RefCell::default() }
     }
 
-    /// Runs `try_device` on all configured devices ([`first_that_works`]).
-    pub(super) fn first_that_works<T>(
+    /// Runs `try_device` on all configured devices ([`first_that_works`]) if the operation of
+    /// `report` requests a GPU. Returns one trial for each device, or none if the operation runs on
+    /// the CPU.
+    pub(super) fn place<S>(
         &self,
-        mut try_device: impl FnMut(Provider, u32) -> Result<T, Unavailable>,
-    ) -> Result<Placed<T>, Refusal> {
+        report: &mut OperationReport,
+        mut try_device: impl FnMut(Provider, u32) -> Result<Trial<S>, Unavailable>,
+    ) -> Result<Vec<Trial<S>>, StartError> {
+        if !report.gpu_requested {
+            return Ok(Vec::new());
+        }
         let attempt = |provider, id| self.attempt(provider, id, || try_device(provider, id));
-        let placed = first_that_works(device_groups(self.config), Provider::candidates, attempt)?;
-        for failure in &placed.passed_over {
+        let placed = first_that_works(device_groups(self.config), Provider::candidates, attempt);
+        for failure in placed.iter().flat_map(|placed| &placed.passed_over) {
             self.warn_once(failure);
         }
-        Ok(placed)
+        self.fallbacks.settle(report, placed, |trial| trial.placement.label())
     }
 
     /// Logs that an installed provider with a GPU was passed over, once for all operations.
@@ -128,12 +146,8 @@ impl<'a> Attempts<'a> {
             try_device()
         };
         self.runtime.suppress_library_errors(checked_attempt).inspect_err(|reason| {
-            tracing::debug!(
-                provider = provider.name(),
-                device = id,
-                detail = reason.detail,
-                "provider not usable"
-            );
+            let (provider_name, detail) = (provider.name(), &reason.detail);
+            tracing::debug!(provider = provider_name, device = id, detail, "provider not usable");
             if reason.kind.affects_all_operations() {
                 self.shared_failures.borrow_mut().push((provider, id, reason.clone()));
             }
@@ -158,24 +172,34 @@ struct Fallback {
 }
 
 impl Fallbacks {
-    pub(super) fn new(force_gpu_only: bool) -> Self {
+    fn new(force_gpu_only: bool) -> Self {
         Self { force_gpu_only, recorded: RefCell::default() }
     }
 
-    /// Handles an operation for which no GPU is available. With `FORCE_GPU_ONLY` this is an error.
-    /// Otherwise the fallback is recorded ([`Self::record`]).
-    pub(super) fn handle_refusal(
+    /// Adds the outcome of an operation that requests a GPU to its report. Returns its devices. If
+    /// no GPU is available, this is an error with `FORCE_GPU_ONLY`. Otherwise the fallback is
+    /// recorded ([`Self::record`]), and there are no devices.
+    fn settle<T>(
         &self,
         report: &mut OperationReport,
-        refusal: &Refusal,
-    ) -> Result<(), StartError> {
-        let provider = report.requested.clone();
-        if self.force_gpu_only {
-            let operation = report.operation;
-            return Err(StartError::GpuOnly { operation, provider, refusal: Box::new(refusal.clone()) });
+        placed: Result<Placed<T>, Refusal>,
+        label: impl Fn(&T) -> String,
+    ) -> Result<Vec<T>, StartError> {
+        let (operation, provider) = (report.operation, report.requested.clone());
+        match placed {
+            Ok(Placed { devices, passed_over }) => {
+                report.add_passed_over(&passed_over);
+                report.effective = devices.iter().map(label).collect::<Vec<_>>().join(",");
+                Ok(devices)
+            }
+            Err(refusal) if self.force_gpu_only => {
+                Err(StartError::GpuOnly { operation, provider, refusal: Box::new(refusal) })
+            }
+            Err(refusal) => {
+                self.record(report, &provider, &refusal, CPU_FALLBACK_MESSAGE);
+                Ok(Vec::new())
+            }
         }
-        self.record(report, &provider, refusal, CPU_FALLBACK_MESSAGE);
-        Ok(())
     }
 
     /// Counts a fallback and adds its reason to the report; [`Self::log`] logs it later.
@@ -214,23 +238,10 @@ impl Fallbacks {
             operations.sort_by_key(|name| Operation::ALL.iter().position(|o| o.name() == *name));
             let operations = operations.join(", ");
             tracing::warn!(operations, provider, reason = %refusal, "{message}");
-            tracing::debug!(
-                operations,
-                provider,
-                detail = refusal.detail(),
-                "original messages of the providers"
-            );
+            let detail = refusal.detail();
+            tracing::debug!(operations, provider, detail, "original messages of the providers");
         }
     }
-}
-
-/// Returns the requested backend in the form used in the report.
-fn requested_backend(config: &Config, gpu_requested: bool) -> String {
-    if !gpu_requested {
-        return GpuBackend::Cpu.name().to_owned();
-    }
-    let groups = device_groups(config);
-    groups.iter().map(|(backend, _)| backend.name()).collect::<Vec<_>>().join(",")
 }
 
 /// Returns the report of an operation before its device is selected.
@@ -240,16 +251,10 @@ pub(super) fn initial_report(config: &Config, operation: Operation) -> Operation
 
 /// Works like [`initial_report`], also for operations that the engine does not run.
 fn named_initial_report(config: &Config, operation: &'static str, gpu_requested: bool) -> OperationReport {
-    OperationReport {
-        operation,
-        gpu_requested,
-        requested: requested_backend(config, gpu_requested),
-        effective: Provider::Cpu.name().to_owned(),
-        reason: None,
-        reason_kind: None,
-        detail: None,
-        passed_over: Vec::new(),
-    }
+    let backends = device_groups(config).into_iter().map(|(backend, _)| backend.name());
+    let requested = if gpu_requested { backends.collect::<Vec<_>>().join(",") } else { "cpu".to_owned() };
+    let effective = Provider::Cpu.name().to_owned();
+    OperationReport { operation, gpu_requested, requested, effective, ..OperationReport::default() }
 }
 
 /// Returns the provider that runs image operations when `provider` is requested.
@@ -320,7 +325,7 @@ pub(super) fn selected_placement(
 ) -> Option<Placement> {
     let is_embedding = operation == Operation::FaceEmbedding;
     let provider = match config.cpu_backend {
-        CpuBackend::Auto if is_embedding && file.int8 && has_int8_instructions() => Provider::Cpu,
+        CpuBackend::Auto if is_embedding && file.int8 && has_instructions(Precision::Int8) => Provider::Cpu,
         CpuBackend::OnnxRuntimeInt8 if is_embedding => Provider::Cpu,
         CpuBackend::OpenVino(_) => Provider::OpenVino,
         CpuBackend::Auto | CpuBackend::OnnxRuntime | CpuBackend::OnnxRuntimeInt8 => return None,
@@ -330,46 +335,33 @@ pub(super) fn selected_placement(
 
 /// Checks that the library and the processor support `placement`, a [`selected_placement`].
 pub(super) fn check_cpu_backend(runtime: &Runtime, placement: &Placement) -> Result<(), Unavailable> {
-    let provider = placement.provider;
-    let unsuited = |reason: &str| Err(Unavailable::new(provider, UnavailableKind::Unsuited, reason));
-    match runtime.check(provider, 0) {
-        Err(reason) => Err(reason),
-        Ok(()) if placement.precision == Precision::Bf16 && !has_bf16_instructions() => {
-            unsuited("this processor does not support bf16 instructions")
-        }
-        Ok(()) if placement.precision == Precision::Int8 && !has_int8_instructions() => {
-            unsuited("this processor does not support int8 dot product instructions")
-        }
-        Ok(()) => Ok(()),
+    let Placement { provider, precision, .. } = *placement;
+    runtime.check(provider, 0)?;
+    if has_instructions(precision) {
+        return Ok(());
     }
+    let name = if precision == Precision::Int8 { "int8 dot product" } else { precision.name() };
+    let reason = format!("this processor does not support {name} instructions");
+    Err(Unavailable::new(provider, UnavailableKind::Unsuited, reason))
 }
 
-/// Returns whether the processor has instructions for sums of 8-bit products. Without them, INT8 is
-/// slower in ONNX Runtime, and on x86 the sums overflow.
-fn has_int8_instructions() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        std::arch::is_x86_feature_detected!("avx512vnni") || std::arch::is_x86_feature_detected!("avxvnni")
-    }
-    #[cfg(target_arch = "aarch64")]
-    {
-        std::arch::is_aarch64_feature_detected!("dotprod")
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    {
-        false
-    }
-}
-
-/// Returns whether the processor has BF16 instructions. Without them, OpenVINO silently uses FP32.
-fn has_bf16_instructions() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        std::arch::is_x86_feature_detected!("avx512bf16")
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        false
+/// Returns whether the processor has instructions for `precision`: for BF16, without which OpenVINO
+/// silently uses FP32, and for sums of 8-bit products. Without the latter, INT8 is slower in ONNX
+/// Runtime, and on x86 the sums overflow.
+fn has_instructions(precision: Precision) -> bool {
+    match precision {
+        Precision::Fp32 => true,
+        #[cfg(target_arch = "x86_64")]
+        Precision::Bf16 => std::arch::is_x86_feature_detected!("avx512bf16"),
+        #[cfg(target_arch = "x86_64")]
+        Precision::Int8 => {
+            std::arch::is_x86_feature_detected!("avx512vnni")
+                || std::arch::is_x86_feature_detected!("avxvnni")
+        }
+        #[cfg(target_arch = "aarch64")]
+        Precision::Int8 => std::arch::is_aarch64_feature_detected!("dotprod"),
+        #[allow(unreachable_patterns)]
+        _ => false,
     }
 }
 
@@ -414,21 +406,13 @@ pub fn place_video_decoding(
         try_decoding(provider, id, &mut try_device)?;
         Ok(id)
     });
-    let devices = match placed {
-        Ok(Placed { mut devices, passed_over }) => {
-            devices.dedup();
-            let labels: Vec<String> = devices.iter().map(|id| format!("cuda:{id}")).collect();
-            report.effective = labels.join(",");
-            report.add_passed_over(&passed_over);
-            devices
-        }
-        Err(refusal) => {
-            let fallbacks = Fallbacks::new(config.force_gpu_only);
-            fallbacks.handle_refusal(&mut report, &refusal)?;
-            fallbacks.log();
-            Vec::new()
-        }
-    };
+    let placed = placed.map(|mut placed| {
+        placed.devices.dedup();
+        placed
+    });
+    let fallbacks = Fallbacks::new(config.force_gpu_only);
+    let devices = fallbacks.settle(&mut report, placed, |id| format!("cuda:{id}"))?;
+    fallbacks.log();
     Ok(VideoPlacement { report, devices })
 }
 

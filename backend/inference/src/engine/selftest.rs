@@ -2,12 +2,12 @@
 //! results with the CPU's, and measures the time.
 use super::images::CandidateImageOperation;
 use super::prove::{CandidateLoader, CandidateModel};
-use super::resolve::{Attempts, image_provider};
+use super::resolve::{Attempts, Trial, image_provider};
 use crate::ep::Provider;
 use crate::models::Model;
 use crate::report::{BatchRun, LoadedModel};
 use crate::runtime::Runtime;
-use crate::unavailable::{Unavailable, diagnose};
+use crate::unavailable::{Unavailable, UnavailableKind, diagnose};
 use crate::{Config, GpuDevice, Operation, ResolvedPack, StartError, devices};
 use serde::Serialize;
 
@@ -69,14 +69,11 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
     let mut devices = devices::discover();
     devices.extend(devices::devices_of_plugins(&runtime.providers()));
     let models = CandidateLoader { config, runtime: &runtime, pack };
-    let (mut detector, mut detector_reference) = models.detector()?;
-    let (mut embedder, mut embedder_reference) = models.embedder()?;
+    let (mut detector, mut embedder) = (models.detector()?, models.embedder()?);
     let mut scorer = models.scorer().transpose()?;
-    detector.allow_batches(&mut detector_reference);
-    embedder.allow_batches(&mut embedder_reference);
-    if let Some((scorer, reference)) = &mut scorer {
-        scorer.allow_batches(reference);
-    }
+    detector.allow_batches();
+    embedder.allow_batches();
+    scorer.iter_mut().for_each(CandidateModel::allow_batches);
     let (canvas, enhancement, statistics) = (
         CandidateImageOperation::canvas(),
         CandidateImageOperation::enhancement(),
@@ -89,14 +86,14 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
         let first = ids.first().copied().unwrap_or(0);
         if let Err(reason) = attempts.attempt(provider, first, || Ok(())) {
             let (provider, device) = (provider.name(), provider.name().to_owned());
-            let absent = failed_test(DeviceTest { provider, device, ..DeviceTest::default() }, &reason);
-            tests.push(DeviceTest { outcome: TestResult::Absent, ..absent });
+            let absent = DeviceTest { provider, device, ..DeviceTest::default() };
+            tests.push(absent.with_reason(TestResult::Absent, &reason));
             continue;
         }
         for id in ids {
             tests.push(test_model(&attempts, &detector, provider, id));
             tests.push(test_model(&attempts, &embedder, provider, id));
-            tests.extend(scorer.as_ref().map(|(scorer, _)| test_model(&attempts, scorer, provider, id)));
+            tests.extend(scorer.as_ref().map(|scorer| test_model(&attempts, scorer, provider, id)));
             // TensorRT uses CUDA for these operations, and OpenVINO uses the CPU's own code. CUDA
             // and this code are tested separately.
             if !matches!(provider, Provider::Tensorrt | Provider::OpenVino) {
@@ -135,8 +132,7 @@ fn test_model<M: Model>(
     let trial = attempts.attempt(provider, id, || {
         candidate.load_and_compare(provider, id, true).map_err(|text| diagnose(provider, id, &text))
     });
-    let measurements = trial.map(|trial| (trial.session_seconds, trial.load, trial.runs));
-    complete_test(new_test(candidate.model.operation(), provider, id), measurements)
+    DeviceTest::new(candidate.model.operation(), provider, id, trial)
 }
 
 fn test_image_operation<M: Model>(
@@ -145,52 +141,48 @@ fn test_image_operation<M: Model>(
     provider: Provider,
     id: u32,
 ) -> DeviceTest {
-    let test = new_test(candidate.model.operation(), provider, id);
-    if let Err(reason) = image_provider(provider) {
-        return DeviceTest { outcome: TestResult::Absent, ..failed_test(test, &reason) };
-    }
-    let Attempts { config, runtime, .. } = *attempts;
-    let trial =
-        attempts.attempt(provider, id, || candidate.load_and_compare(config, runtime, provider, id, true));
-    complete_test(test, trial.map(|trial| (trial.session_seconds, trial.load, vec![trial.run])))
+    let trial = image_provider(provider).and_then(|_| {
+        attempts.attempt(provider, id, || candidate.load_and_compare(attempts, provider, id, true))
+    });
+    DeviceTest::new(candidate.model.operation(), provider, id, trial)
 }
 
-/// Completes `test` with the seconds to create the session, the load and the runs, or the failure.
-fn complete_test(
-    test: DeviceTest,
-    measurements: Result<(f64, LoadedModel, Vec<BatchRun>), Unavailable>,
-) -> DeviceTest {
-    match measurements {
-        Ok((session_seconds, load, runs)) => DeviceTest {
-            outcome: TestResult::Passed,
-            session_seconds: Some(session_seconds),
-            load: Some(load),
-            runs,
-            ..test
-        },
-        Err(reason) => failed_test(test, &reason),
+impl DeviceTest {
+    /// Returns the result of `trial`. A provider that does not support the operation is absent.
+    fn new<S>(
+        operation: Operation,
+        provider: Provider,
+        id: u32,
+        trial: Result<Trial<S>, Unavailable>,
+    ) -> Self {
+        let device = match provider {
+            provider if provider.runs_on_cpu() => provider.name().to_owned(),
+            _ => format!("{}:{id}", provider.name()),
+        };
+        let (provider, operation) = (provider.name(), Some(operation.name()));
+        let test = Self { provider, device, operation, ..Self::default() };
+        match trial {
+            Ok(Trial { session_seconds, load, runs, .. }) => Self {
+                outcome: TestResult::Passed,
+                session_seconds: Some(session_seconds),
+                load: Some(load),
+                runs,
+                ..test
+            },
+            Err(reason) if reason.kind == UnavailableKind::Unsuited => {
+                test.with_reason(TestResult::Absent, &reason)
+            }
+            Err(reason) => test.with_reason(TestResult::Failed, &reason),
+        }
     }
-}
 
-fn failed_test(test: DeviceTest, reason: &Unavailable) -> DeviceTest {
-    DeviceTest {
-        outcome: TestResult::Failed,
-        reason: Some(reason.sentence()),
-        reason_kind: Some(reason.kind.name()),
-        detail: Some(reason.detail.clone()),
-        ..test
-    }
-}
-
-fn new_test(operation: Operation, provider: Provider, id: u32) -> DeviceTest {
-    let device = match provider {
-        provider if provider.runs_on_cpu() => provider.name().to_owned(),
-        _ => format!("{}:{id}", provider.name()),
-    };
-    DeviceTest {
-        provider: provider.name(),
-        device,
-        operation: Some(operation.name()),
-        ..DeviceTest::default()
+    fn with_reason(self, outcome: TestResult, reason: &Unavailable) -> Self {
+        Self {
+            outcome,
+            reason: Some(reason.sentence()),
+            reason_kind: Some(reason.kind.name()),
+            detail: Some(reason.detail.clone()),
+            ..self
+        }
     }
 }
