@@ -88,9 +88,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::super::proto::{TensorType, ValueType};
     use super::*;
-    use crate::backend::{Backend, BatchView, OnnxModel, Placement};
     use crate::onnx::builder::{Axis::Fixed, Graph as Builder};
-    use crate::onnx::{read, write};
+    use crate::onnx::{read, tests::run, write};
 
     /// Returns a model with a fixed batch axis of length 1. Its output is a row with the mean of
     /// each channel of a 4x4 image.
@@ -109,14 +108,8 @@ mod tests {
         let dynamic = make_batch_axis_dynamic(read(fixed_model().into()).unwrap()).unwrap();
         let unchanged = make_batch_axis_dynamic(dynamic.clone()).unwrap();
         assert_eq!(unchanged, dynamic, "a dynamic axis does not change");
-        let runtime = crate::runtime::Runtime::load(Some(&testing::library())).unwrap();
-        let mut session = OnnxModel::load(&runtime, &write(&dynamic), &Placement::CPU).unwrap();
         let data: Vec<f32> = (0..4).flat_map(|item| vec![item as f32; 48]).collect();
-        let (mut shape, mut rows) = (Vec::new(), Vec::new());
-        let batch = BatchView { shape: [4, 3, 4, 4], data: &data };
-        session
-            .run(batch, &mut |outputs| (shape, rows) = (outputs[0].shape.clone(), outputs[0].data.to_vec()))
-            .unwrap();
+        let (shape, rows) = run(&write(&dynamic), [4, 3, 4, 4], &data);
         assert_eq!(shape, [4, 3]);
         assert_eq!(rows, [0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0]);
     }

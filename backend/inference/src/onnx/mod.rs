@@ -85,3 +85,23 @@ impl ModelForms {
         Ok(write(&make_batch_axis_dynamic(read(self.general.clone())?)?).into())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use crate::backend::{Backend, BatchView, OnnxModel, Placement};
+    use crate::runtime::Runtime;
+
+    /// Runs a model on the CPU and returns the shape and the values of its first output.
+    pub(super) fn run(model: &[u8], shape: [usize; 4], data: &[f32]) -> (Vec<usize>, Vec<f32>) {
+        let runtime = Runtime::load(Some(&testing::library())).unwrap();
+        let mut session = OnnxModel::load(&runtime, model, &Placement::CPU).unwrap();
+        let mut output = Default::default();
+        session
+            .run(BatchView { shape, data }, &mut |outputs| {
+                output = (outputs[0].shape.clone(), outputs[0].data.to_vec());
+            })
+            .unwrap();
+        output
+    }
+}

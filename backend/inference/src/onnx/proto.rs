@@ -7,191 +7,124 @@ use bytes::Bytes;
 use prost::Message;
 use std::collections::HashSet;
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Model {
-    #[prost(int64, optional, tag = "1")]
-    pub(crate) ir_version: Option<i64>,
-    #[prost(string, optional, tag = "2")]
-    pub(crate) producer_name: Option<String>,
-    #[prost(string, optional, tag = "4")]
-    pub(crate) domain: Option<String>,
-    #[prost(int64, optional, tag = "5")]
-    pub(crate) model_version: Option<i64>,
-    #[prost(message, optional, tag = "7")]
-    pub(crate) graph: Option<Graph>,
-    #[prost(message, repeated, tag = "8")]
-    pub(crate) opset_import: Vec<OperatorSet>,
-    #[prost(bytes = "bytes", repeated, tag = "14")]
-    pub(crate) metadata: Vec<Bytes>,
-    #[prost(bytes = "bytes", repeated, tag = "25")]
-    pub(crate) functions: Vec<Bytes>,
+/// Defines messages: for each field its name, its type, and its type and number in the format.
+macro_rules! messages {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $kind:ty = ($($format:tt)*),)* })*) => {
+        $($(#[$doc])* #[derive(Clone, PartialEq, Message)]
+        pub(crate) struct $name {
+            $(#[prost($($format)*)] pub(crate) $field: $kind,)*
+        })*
+    };
 }
 
-/// The version of an operator set.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct OperatorSet {
-    #[prost(string, optional, tag = "1")]
-    pub(crate) domain: Option<String>,
-    #[prost(int64, optional, tag = "2")]
-    pub(crate) version: Option<i64>,
-}
+messages! {
+    Model {
+        ir_version: Option<i64> = (int64, optional, tag = "1"),
+        producer_name: Option<String> = (string, optional, tag = "2"),
+        domain: Option<String> = (string, optional, tag = "4"),
+        model_version: Option<i64> = (int64, optional, tag = "5"),
+        graph: Option<Graph> = (message, optional, tag = "7"),
+        opset_import: Vec<OperatorSet> = (message, repeated, tag = "8"),
+        metadata: Vec<Bytes> = (bytes = "bytes", repeated, tag = "14"),
+        functions: Vec<Bytes> = (bytes = "bytes", repeated, tag = "25"),
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Graph {
-    #[prost(message, repeated, tag = "1")]
-    pub(crate) node: Vec<Node>,
-    #[prost(string, optional, tag = "2")]
-    pub(crate) name: Option<String>,
-    #[prost(message, repeated, tag = "5")]
-    pub(crate) initializer: Vec<Tensor>,
-    #[prost(message, repeated, tag = "11")]
-    pub(crate) input: Vec<ValueInfo>,
-    #[prost(message, repeated, tag = "12")]
-    pub(crate) output: Vec<ValueInfo>,
-    #[prost(message, repeated, tag = "13")]
-    pub(crate) value_info: Vec<ValueInfo>,
-    #[prost(bytes = "bytes", repeated, tag = "14")]
-    pub(crate) quantization_annotation: Vec<Bytes>,
-    #[prost(bytes = "bytes", repeated, tag = "15")]
-    pub(crate) sparse_initializer: Vec<Bytes>,
-}
+    /// The version of an operator set.
+    OperatorSet {
+        domain: Option<String> = (string, optional, tag = "1"),
+        version: Option<i64> = (int64, optional, tag = "2"),
+    }
 
-/// One operator with its inputs and outputs.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Node {
-    #[prost(string, repeated, tag = "1")]
-    pub(crate) input: Vec<String>,
-    #[prost(string, repeated, tag = "2")]
-    pub(crate) output: Vec<String>,
-    #[prost(string, optional, tag = "3")]
-    pub(crate) name: Option<String>,
-    #[prost(string, tag = "4")]
-    pub(crate) op_type: String,
-    #[prost(message, repeated, tag = "5")]
-    pub(crate) attribute: Vec<Attribute>,
-    #[prost(string, optional, tag = "7")]
-    pub(crate) domain: Option<String>,
-    #[prost(string, optional, tag = "8")]
-    pub(crate) overload: Option<String>,
-}
+    Graph {
+        node: Vec<Node> = (message, repeated, tag = "1"),
+        name: Option<String> = (string, optional, tag = "2"),
+        initializer: Vec<Tensor> = (message, repeated, tag = "5"),
+        input: Vec<ValueInfo> = (message, repeated, tag = "11"),
+        output: Vec<ValueInfo> = (message, repeated, tag = "12"),
+        value_info: Vec<ValueInfo> = (message, repeated, tag = "13"),
+        quantization_annotation: Vec<Bytes> = (bytes = "bytes", repeated, tag = "14"),
+        sparse_initializer: Vec<Bytes> = (bytes = "bytes", repeated, tag = "15"),
+    }
 
-/// A constant parameter of an operator.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Attribute {
-    #[prost(string, tag = "1")]
-    pub(crate) name: String,
-    #[prost(float, optional, tag = "2")]
-    pub(crate) f: Option<f32>,
-    #[prost(int64, optional, tag = "3")]
-    pub(crate) i: Option<i64>,
-    #[prost(bytes = "bytes", optional, tag = "4")]
-    pub(crate) s: Option<Bytes>,
-    #[prost(message, optional, tag = "5")]
-    pub(crate) t: Option<Tensor>,
-    #[prost(bytes = "bytes", optional, tag = "6")]
-    pub(crate) g: Option<Bytes>,
-    #[prost(float, repeated, packed = "false", tag = "7")]
-    pub(crate) floats: Vec<f32>,
-    #[prost(int64, repeated, packed = "false", tag = "8")]
-    pub(crate) ints: Vec<i64>,
-    #[prost(bytes = "bytes", repeated, tag = "9")]
-    pub(crate) strings: Vec<Bytes>,
-    #[prost(bytes = "bytes", repeated, tag = "10")]
-    pub(crate) tensors: Vec<Bytes>,
-    #[prost(bytes = "bytes", repeated, tag = "11")]
-    pub(crate) graphs: Vec<Bytes>,
-    #[prost(bytes = "bytes", optional, tag = "14")]
-    pub(crate) tp: Option<Bytes>,
-    #[prost(bytes = "bytes", repeated, tag = "15")]
-    pub(crate) type_protos: Vec<Bytes>,
-    #[prost(int32, optional, tag = "20")]
-    pub(crate) kind: Option<i32>,
-    #[prost(string, optional, tag = "21")]
-    pub(crate) ref_attr_name: Option<String>,
-    #[prost(bytes = "bytes", optional, tag = "22")]
-    pub(crate) sparse_tensor: Option<Bytes>,
-    #[prost(bytes = "bytes", repeated, tag = "23")]
-    pub(crate) sparse_tensors: Vec<Bytes>,
-}
+    /// One operator with its inputs and outputs.
+    Node {
+        input: Vec<String> = (string, repeated, tag = "1"),
+        output: Vec<String> = (string, repeated, tag = "2"),
+        name: Option<String> = (string, optional, tag = "3"),
+        op_type: String = (string, tag = "4"),
+        attribute: Vec<Attribute> = (message, repeated, tag = "5"),
+        domain: Option<String> = (string, optional, tag = "7"),
+        overload: Option<String> = (string, optional, tag = "8"),
+    }
 
-/// A constant array, row-major. Its values are in `raw_data`, little-endian, or in the list of its
-/// element type.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Tensor {
-    #[prost(int64, repeated, packed = "false", tag = "1")]
-    pub(crate) dims: Vec<i64>,
-    #[prost(int32, optional, tag = "2")]
-    pub(crate) data_type: Option<i32>,
-    #[prost(float, repeated, tag = "4")]
-    pub(crate) float_data: Vec<f32>,
-    #[prost(int32, repeated, tag = "5")]
-    pub(crate) int32_data: Vec<i32>,
-    #[prost(bytes = "bytes", repeated, tag = "6")]
-    pub(crate) string_data: Vec<Bytes>,
-    #[prost(int64, repeated, tag = "7")]
-    pub(crate) int64_data: Vec<i64>,
-    #[prost(string, optional, tag = "8")]
-    pub(crate) name: Option<String>,
-    #[prost(bytes = "bytes", optional, tag = "9")]
-    pub(crate) raw_data: Option<Bytes>,
-    #[prost(double, repeated, tag = "10")]
-    pub(crate) double_data: Vec<f64>,
-    #[prost(uint64, repeated, tag = "11")]
-    pub(crate) uint64_data: Vec<u64>,
-    #[prost(bytes = "bytes", repeated, tag = "13")]
-    pub(crate) external_data: Vec<Bytes>,
-    #[prost(int32, optional, tag = "14")]
-    pub(crate) data_location: Option<i32>,
-}
+    /// A constant parameter of an operator.
+    Attribute {
+        name: String = (string, tag = "1"),
+        f: Option<f32> = (float, optional, tag = "2"),
+        i: Option<i64> = (int64, optional, tag = "3"),
+        s: Option<Bytes> = (bytes = "bytes", optional, tag = "4"),
+        t: Option<Tensor> = (message, optional, tag = "5"),
+        g: Option<Bytes> = (bytes = "bytes", optional, tag = "6"),
+        floats: Vec<f32> = (float, repeated, packed = "false", tag = "7"),
+        ints: Vec<i64> = (int64, repeated, packed = "false", tag = "8"),
+        strings: Vec<Bytes> = (bytes = "bytes", repeated, tag = "9"),
+        tensors: Vec<Bytes> = (bytes = "bytes", repeated, tag = "10"),
+        graphs: Vec<Bytes> = (bytes = "bytes", repeated, tag = "11"),
+        tp: Option<Bytes> = (bytes = "bytes", optional, tag = "14"),
+        type_protos: Vec<Bytes> = (bytes = "bytes", repeated, tag = "15"),
+        kind: Option<i32> = (int32, optional, tag = "20"),
+        ref_attr_name: Option<String> = (string, optional, tag = "21"),
+        sparse_tensor: Option<Bytes> = (bytes = "bytes", optional, tag = "22"),
+        sparse_tensors: Vec<Bytes> = (bytes = "bytes", repeated, tag = "23"),
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct ValueInfo {
-    #[prost(string, optional, tag = "1")]
-    pub(crate) name: Option<String>,
-    #[prost(message, optional, tag = "2")]
-    pub(crate) kind: Option<ValueType>,
-}
+    /// A constant array, row-major. Its values are in `raw_data`, little-endian, or in the list of its
+    /// element type.
+    Tensor {
+        dims: Vec<i64> = (int64, repeated, packed = "false", tag = "1"),
+        data_type: Option<i32> = (int32, optional, tag = "2"),
+        float_data: Vec<f32> = (float, repeated, tag = "4"),
+        int32_data: Vec<i32> = (int32, repeated, tag = "5"),
+        string_data: Vec<Bytes> = (bytes = "bytes", repeated, tag = "6"),
+        int64_data: Vec<i64> = (int64, repeated, tag = "7"),
+        name: Option<String> = (string, optional, tag = "8"),
+        raw_data: Option<Bytes> = (bytes = "bytes", optional, tag = "9"),
+        double_data: Vec<f64> = (double, repeated, tag = "10"),
+        uint64_data: Vec<u64> = (uint64, repeated, tag = "11"),
+        external_data: Vec<Bytes> = (bytes = "bytes", repeated, tag = "13"),
+        data_location: Option<i32> = (int32, optional, tag = "14"),
+    }
 
-/// The type of a value; types other than tensors are kept as bytes.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct ValueType {
-    #[prost(message, optional, tag = "1")]
-    pub(crate) tensor: Option<TensorType>,
-    #[prost(bytes = "bytes", optional, tag = "4")]
-    pub(crate) sequence: Option<Bytes>,
-    #[prost(bytes = "bytes", optional, tag = "5")]
-    pub(crate) map: Option<Bytes>,
-    #[prost(string, optional, tag = "6")]
-    pub(crate) denotation: Option<String>,
-    #[prost(bytes = "bytes", optional, tag = "8")]
-    pub(crate) sparse_tensor: Option<Bytes>,
-    #[prost(bytes = "bytes", optional, tag = "9")]
-    pub(crate) optional: Option<Bytes>,
-}
+    ValueInfo {
+        name: Option<String> = (string, optional, tag = "1"),
+        kind: Option<ValueType> = (message, optional, tag = "2"),
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct TensorType {
-    #[prost(int32, optional, tag = "1")]
-    pub(crate) element: Option<i32>,
-    #[prost(message, optional, tag = "2")]
-    pub(crate) shape: Option<Shape>,
-}
+    /// The type of a value; types other than tensors are kept as bytes.
+    ValueType {
+        tensor: Option<TensorType> = (message, optional, tag = "1"),
+        sequence: Option<Bytes> = (bytes = "bytes", optional, tag = "4"),
+        map: Option<Bytes> = (bytes = "bytes", optional, tag = "5"),
+        denotation: Option<String> = (string, optional, tag = "6"),
+        sparse_tensor: Option<Bytes> = (bytes = "bytes", optional, tag = "8"),
+        optional: Option<Bytes> = (bytes = "bytes", optional, tag = "9"),
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Shape {
-    #[prost(message, repeated, tag = "1")]
-    pub(crate) axes: Vec<Axis>,
-}
+    TensorType {
+        element: Option<i32> = (int32, optional, tag = "1"),
+        shape: Option<Shape> = (message, optional, tag = "2"),
+    }
 
-/// The length of one axis: a number, or a name if any length is allowed.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Axis {
-    #[prost(int64, optional, tag = "1")]
-    pub(crate) value: Option<i64>,
-    #[prost(string, optional, tag = "2")]
-    pub(crate) name: Option<String>,
-    #[prost(string, optional, tag = "3")]
-    pub(crate) denotation: Option<String>,
+    Shape {
+        axes: Vec<Axis> = (message, repeated, tag = "1"),
+    }
+
+    /// The length of one axis: a number, or a name if any length is allowed.
+    Axis {
+        value: Option<i64> = (int64, optional, tag = "1"),
+        name: Option<String> = (string, optional, tag = "2"),
+        denotation: Option<String> = (string, optional, tag = "3"),
+    }
 }
 
 /// Element types of tensors, by their number in the ONNX format.
