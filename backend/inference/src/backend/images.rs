@@ -1,7 +1,7 @@
 //! Backends that take images instead of tensors: the project's own graphs ([`crate::graphs`]), and
 //! a model with the graphs that prepare its input. Each image is copied to the device once, as
 //! bytes.
-use super::placement::{ProviderSession, session_builder};
+use super::placement::ProviderSession;
 use super::session::{OnnxModel, pass_outputs};
 use super::{Backend, BackendError, BatchView, ImageInput, OutputReader, Placement};
 use crate::ep::Provider;
@@ -12,59 +12,58 @@ use ort::memory::{AllocationDevice, AllocatorType, MemoryInfo, MemoryType};
 use ort::session::SessionInputValue;
 use ort::value::{DynValue, PrimitiveTensorElementType, Tensor, TensorRef};
 
-/// Sessions of graphs whose inputs are an image and parameters.
+/// Sessions of graphs whose inputs are an image and then parameters.
 pub struct PixelGraphs {
-    sessions: Vec<GraphSession>,
+    sessions: Vec<ProviderSession>,
     label: String,
-}
-
-/// A graph's session and the names of its inputs: the image first, then the parameters.
-struct GraphSession {
-    session: ProviderSession,
-    input_names: Vec<String>,
 }
 
 impl PixelGraphs {
     /// Builds one session per graph, all on `placement`. On a device, every node must run on that
     /// device; a provider that would assign nodes to the CPU is rejected.
     pub fn load(runtime: &Runtime, graphs: &[Vec<u8>], placement: &Placement) -> Result<Self, String> {
-        let sessions = graphs.iter().map(|graph| GraphSession::load(runtime, graph, placement));
+        let sessions = graphs.iter().map(|graph| load_graph(runtime, graph, placement));
         Ok(Self { sessions: sessions.collect::<Result<_, _>>()?, label: placement.label() })
     }
 }
 
-impl GraphSession {
-    fn load(runtime: &Runtime, graph: &[u8], placement: &Placement) -> Result<Self, String> {
-        let session = build_session(runtime, graph, placement).map_err(|e| e.to_string())?;
-        let input_names = session.inputs().iter().map(|input| input.name().to_owned()).collect();
-        Ok(Self { session, input_names })
-    }
+fn load_graph(runtime: &Runtime, graph: &[u8], placement: &Placement) -> Result<ProviderSession, String> {
+    ProviderSession::build(runtime, graph, placement, |builder| {
+        // With memory patterns, the runtime would cache a memory plan for each image size.
+        let builder = builder.with_memory_pattern(false)?;
+        match placement.provider {
+            Provider::Cpu => Ok(builder),
+            _ => Ok(builder.with_disable_cpu_fallback()?),
+        }
+    })
+}
 
-    /// Returns the inputs with their names, in the graph's order. With `copy_data`, their data is
-    /// copied.
-    fn inputs<'a>(
-        &self,
-        image: &'a ImageInput<'_>,
-        copy_data: bool,
-    ) -> ort::Result<Vec<(String, SessionInputValue<'a>)>> {
-        if self.input_names.len() != image.parameters.len() + 1 {
-            return Err(ort::Error::new(format!(
-                "the graph takes {} parameters, not {}",
-                self.input_names.len() - 1,
-                image.parameters.len()
-            )));
-        }
-        let frame = image.frame;
-        let shape = [1, frame.height() as usize, frame.width() as usize, 3];
-        let mut values = vec![input_value(&shape, frame.data(), copy_data)?];
-        for parameter in &image.parameters {
-            values.push(match parameter {
-                Parameter::Indices { shape, data } => input_value(shape, data, copy_data)?,
-                Parameter::Floats { shape, data } => input_value(shape, data, copy_data)?,
-            });
-        }
-        Ok(self.input_names.iter().cloned().zip(values).collect())
+/// Returns the names of a graph's inputs, in its order.
+fn input_names(session: &ProviderSession) -> impl Iterator<Item = String> {
+    session.inputs().iter().map(|input| input.name().to_owned())
+}
+
+/// Returns the inputs of a graph for an image, with their names. With `copy_data`, their data is
+/// copied.
+fn graph_inputs<'a>(
+    session: &ProviderSession,
+    image: &'a ImageInput<'_>,
+    copy_data: bool,
+) -> ort::Result<Vec<(String, SessionInputValue<'a>)>> {
+    let (expected, actual) = (session.inputs().len() - 1, image.parameters.len());
+    if expected != actual {
+        return Err(ort::Error::new(format!("the graph takes {expected} parameters, not {actual}")));
     }
+    let frame = image.frame;
+    let shape = [1, frame.height() as usize, frame.width() as usize, 3];
+    let mut values = vec![input_value(&shape, frame.data(), copy_data)?];
+    for parameter in &image.parameters {
+        values.push(match parameter {
+            Parameter::Indices { shape, data } => input_value(shape, data, copy_data)?,
+            Parameter::Floats { shape, data } => input_value(shape, data, copy_data)?,
+        });
+    }
+    Ok(input_names(session).zip(values).collect())
 }
 
 fn input_value<'a, T: PrimitiveTensorElementType + Clone + std::fmt::Debug + 'static>(
@@ -76,17 +75,6 @@ fn input_value<'a, T: PrimitiveTensorElementType + Clone + std::fmt::Debug + 'st
         Tensor::from_array((shape.to_vec(), data.to_vec()))?.into()
     } else {
         TensorRef::from_array_view((shape.to_vec(), data))?.into()
-    })
-}
-
-fn build_session(runtime: &Runtime, graph: &[u8], placement: &Placement) -> ort::Result<ProviderSession> {
-    ProviderSession::build(placement, graph, || {
-        // With memory patterns, the runtime would cache a memory plan for each image size.
-        let builder = placement.add_to(session_builder(runtime, 1)?.with_memory_pattern(false)?, runtime)?;
-        match placement.provider {
-            Provider::Cpu => Ok(builder),
-            _ => Ok(builder.with_disable_cpu_fallback()?),
-        }
     })
 }
 
@@ -111,13 +99,13 @@ impl Backend for PixelGraphs {
                 images.len()
             )));
         };
-        let graph = self
+        let session = self
             .sessions
             .get_mut(image.graph_index)
             .ok_or_else(|| BackendError::Failed(format!("the graph {} does not exist", image.graph_index)))?;
-        let _lock = graph.session.lock();
-        let inputs = graph.inputs(image, false)?;
-        pass_outputs(graph.session.run(inputs)?.iter(), read)
+        let _lock = session.lock();
+        let inputs = graph_inputs(session, image, false)?;
+        pass_outputs(session.run(inputs)?.iter(), read)
     }
 
     fn device(&self) -> &str {
@@ -128,9 +116,9 @@ impl Backend for PixelGraphs {
 /// The graphs that run before a model on its device. One graph converts an image to the model's
 /// input tensor. The others join tensors into a batch.
 pub struct Preparation {
-    tensor_graph: GraphSession,
+    tensor_graph: ProviderSession,
     /// The graphs that join tensors, each with its batch size.
-    stack_graphs: Vec<(usize, GraphSession)>,
+    stack_graphs: Vec<(usize, ProviderSession)>,
     device: MemoryInfo<'static>,
 }
 
@@ -151,9 +139,9 @@ impl Preparation {
             i32::try_from(device_id).map_err(|_| format!("device id {device_id} is too large"))?;
         let stack_sizes = sizes.iter().filter(|size| **size > 1);
         Ok(Self {
-            tensor_graph: GraphSession::load(runtime, &graphs::tensor(input), placement)?,
+            tensor_graph: load_graph(runtime, &graphs::tensor(input), placement)?,
             stack_graphs: stack_sizes
-                .map(|size| Ok((*size, GraphSession::load(runtime, &graphs::stack(*size), placement)?)))
+                .map(|size| Ok((*size, load_graph(runtime, &graphs::stack(*size), placement)?)))
                 .collect::<Result<_, String>>()?,
             device: MemoryInfo::new(memory, device_id, AllocatorType::Device, MemoryType::Default)
                 .map_err(|e| e.to_string())?,
@@ -164,7 +152,7 @@ impl Preparation {
     fn tensor(&mut self, image: &ImageInput<'_>) -> ort::Result<DynValue> {
         // A binding copies inputs to a device at once; it only references inputs in host memory.
         let copy_data = self.device.allocation_device() == AllocationDevice::CPU;
-        let inputs = self.tensor_graph.inputs(image, copy_data)?;
+        let inputs = graph_inputs(&self.tensor_graph, image, copy_data)?;
         run_into_memory(
             &mut self.tensor_graph,
             inputs.iter().map(|(name, value)| (name.as_str(), &**value)),
@@ -183,7 +171,7 @@ impl Preparation {
         let (Some((_, stack)), Some(last)) = (stack, tensors.last()) else {
             return Err(ort::Error::new(format!("there is no graph for {items} items per batch")));
         };
-        let names = stack.input_names.clone();
+        let names: Vec<String> = input_names(stack).collect();
         let slots = tensors.iter().chain(std::iter::repeat(last));
         run_into_memory(stack, names.iter().map(String::as_str).zip(slots), &self.device)
     }
@@ -191,18 +179,18 @@ impl Preparation {
 
 /// Runs a graph with one output and writes the output into `memory`.
 fn run_into_memory<'a>(
-    graph: &mut GraphSession,
+    graph: &mut ProviderSession,
     inputs: impl Iterator<Item = (&'a str, &'a DynValue)>,
     memory: &MemoryInfo<'static>,
 ) -> ort::Result<DynValue> {
-    let mut binding = graph.session.create_binding()?;
+    let mut binding = graph.create_binding()?;
     for (name, value) in inputs {
         binding.bind_input(name, value)?;
     }
-    let output = graph.session.outputs().first().map(|output| output.name().to_owned());
+    let output = graph.outputs().first().map(|output| output.name().to_owned());
     let output = output.ok_or_else(|| ort::Error::new("the graph has no output"))?;
     binding.bind_output_to_device(output.as_str(), memory)?;
-    let mut outputs = graph.session.run_binding(&binding)?;
+    let mut outputs = graph.run_binding(&binding)?;
     outputs.remove(&output).ok_or_else(|| ort::Error::new("the graph returned no output"))
 }
 
@@ -227,7 +215,7 @@ impl Backend for PreparedModel {
         items: usize,
         read: OutputReader<'_>,
     ) -> Result<(), BackendError> {
-        let _lock = self.preparation.tensor_graph.session.lock();
+        let _lock = self.preparation.tensor_graph.lock();
         let batch = self.preparation.batch(images, items)?;
         let shape = batch.dtype().tensor_shape().map(|sides| sides.to_vec()).unwrap_or_default();
         let shape: [i64; 4] = shape

@@ -70,7 +70,7 @@ impl Placement {
 
     /// Adds the provider to a session. A provider that cannot be used is an error, so no fallback
     /// is silent.
-    pub(super) fn add_to(&self, builder: SessionBuilder, runtime: &Runtime) -> ort::Result<SessionBuilder> {
+    fn add_to(&self, builder: SessionBuilder, runtime: &Runtime) -> ort::Result<SessionBuilder> {
         let Some(plugin) = self.provider.plugin() else {
             let builder = match self.provider {
                 // Without this policy, the runtime on macOS would register CoreML automatically.
@@ -156,15 +156,29 @@ pub(super) struct ProviderSession {
 }
 
 impl ProviderSession {
-    /// Builds the session of a model (the file's bytes).
+    /// Builds the session of a model (the file's bytes). `add_options` adds options to those that
+    /// all sessions share. Spinning is disabled, because idle threads that spin would use the CPU
+    /// cores of other sessions.
     pub(super) fn build(
-        placement: &Placement,
+        runtime: &Runtime,
         model: &[u8],
-        builder: impl FnOnce() -> ort::Result<SessionBuilder>,
-    ) -> ort::Result<Self> {
+        placement: &Placement,
+        add_options: impl FnOnce(SessionBuilder) -> ort::Result<SessionBuilder>,
+    ) -> Result<Self, String> {
         let provider = placement.provider;
         let _lock = provider.lock();
-        Ok(Self { session: Some(builder()?.commit_from_memory(model)?), provider })
+        let build = || -> ort::Result<Session> {
+            let builder = Session::builder(runtime.environment())?
+                .with_log_level(log_level())?
+                .with_optimization_level(GraphOptimizationLevel::Level3)?
+                // Many sessions in parallel are faster than one session with many threads.
+                .with_intra_threads(placement.threads.max(1))?
+                .with_inter_threads(1)?
+                .with_intra_op_spinning(false)?
+                .with_inter_op_spinning(false)?;
+            placement.add_to(add_options(builder)?, runtime)?.commit_from_memory(model)
+        };
+        Ok(Self { session: Some(build().map_err(|e| e.to_string())?), provider })
     }
 
     /// Waits for the lock of the provider. Hold it during a run and while its outputs exist.
@@ -192,18 +206,6 @@ impl Drop for ProviderSession {
         let _lock = self.provider.lock();
         self.session.take();
     }
-}
-
-/// Returns a builder with the options that all sessions share. Spinning is disabled, because idle
-/// threads that spin would use the CPU cores of other sessions.
-pub(super) fn session_builder(runtime: &Runtime, threads: usize) -> ort::Result<SessionBuilder> {
-    Ok(Session::builder(runtime.environment())?
-        .with_log_level(log_level())?
-        .with_optimization_level(GraphOptimizationLevel::Level3)?
-        .with_intra_threads(threads)?
-        .with_inter_threads(1)?
-        .with_intra_op_spinning(false)?
-        .with_inter_op_spinning(false)?)
 }
 
 /// Loads the libraries of `provider` without a model; the error reports what is missing.

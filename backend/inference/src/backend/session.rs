@@ -5,7 +5,7 @@
 //! shape creates them again on one core. With 32 items on an H200, this takes 0.5 s for SFace and
 //! 3.3 s for YuNet. MIGraphX compiles the model again. A session that always runs the same shape
 //! does this once.
-use super::placement::{ProviderSession, session_builder};
+use super::placement::ProviderSession;
 use super::{Backend, BackendError, BatchView, OutputReader, OutputView, Placement};
 use crate::runtime::Runtime;
 use crate::tensorrt::Profile;
@@ -19,27 +19,18 @@ pub struct OnnxModel {
     /// Sessions that run one shape each.
     shape_sessions: Vec<([usize; 4], ProviderSession)>,
     label: String,
-    input_name: String,
     input_shape: [Option<usize>; 4],
-    output_count: usize,
-    limits: Option<ShapeLimits>,
-}
-
-/// The shapes that a session was built for, and the session that runs all other shapes.
-struct ShapeLimits {
-    profile: Profile,
-    fallback: Option<Box<OnnxModel>>,
+    /// The shapes that the session was built for, and the session that runs all other shapes.
+    limits: Option<(Profile, Option<Box<OnnxModel>>)>,
 }
 
 impl OnnxModel {
     /// Builds a session of `model` (the file's bytes).
     pub fn load(runtime: &Runtime, model: &[u8], placement: &Placement) -> Result<Self, String> {
-        let session = build_session(runtime, model, placement).map_err(|e| e.to_string())?;
+        let session = build_session(runtime, model, placement)?;
         let [input] = session.inputs() else {
-            return Err(format!(
-                "the model has {} inputs; one image input is expected",
-                session.inputs().len()
-            ));
+            let count = session.inputs().len();
+            return Err(format!("the model has {count} inputs; one image input is expected"));
         };
         if input.dtype().tensor_type() != Some(TensorElementType::Float32) {
             return Err(format!("the input {} is not a float32 tensor", input.name()));
@@ -55,10 +46,7 @@ impl OnnxModel {
         if let Some(channels) = input_shape[1].filter(|channels| *channels != 3) {
             return Err(format!("the input has {channels} channels; 3 are expected"));
         }
-        let input_name = session.inputs()[0].name().to_owned();
-        let output_count = session.outputs().len();
-        let (label, shape_sessions) = (placement.label(), Vec::new());
-        Ok(Self { session, shape_sessions, label, input_name, input_shape, output_count, limits: None })
+        Ok(Self { session, shape_sessions: Vec::new(), label: placement.label(), input_shape, limits: None })
     }
 
     /// Builds a session for each of `shapes`. With `allow_other_shapes`, one more session runs all
@@ -83,8 +71,7 @@ impl OnnxModel {
         let with_limit = |memory_limit: usize| Placement { memory_limit, ..placement.clone() };
         let mut loaded = Self::load(runtime, model, &with_limit(*limit))?;
         for (shape, limit) in shapes.into_iter().zip(limits) {
-            let session = build_session(runtime, model, &with_limit(*limit)).map_err(|e| e.to_string())?;
-            loaded.shape_sessions.push((shape, session));
+            loaded.shape_sessions.push((shape, build_session(runtime, model, &with_limit(*limit))?));
         }
         Ok(loaded)
     }
@@ -101,16 +88,16 @@ impl OnnxModel {
     /// Restricts the session to the shapes in `profile`, because it would build an engine for any
     /// other shape. Inputs of other shapes run on `fallback`; if it is `None`, such runs fail.
     pub fn with_profile(self, profile: Profile, fallback: Option<Self>) -> Self {
-        Self { limits: Some(ShapeLimits { profile, fallback: fallback.map(Box::new) }), ..self }
+        Self { limits: Some((profile, fallback.map(Box::new))), ..self }
     }
 
     pub(super) fn session_for(&mut self, shape: [usize; 4]) -> Result<&mut ProviderSession, BackendError> {
         match &mut self.limits {
-            Some(limits) if !limits.profile.contains(shape) => match &mut limits.fallback {
+            Some((profile, fallback)) if !profile.contains(shape) => match fallback {
                 Some(fallback) => fallback.session_for(shape),
                 None => Err(BackendError::Failed(format!(
-                    "the input {shape:?} is outside the shapes of the engine on {} ({})",
-                    self.label, limits.profile
+                    "the input {shape:?} is outside the shapes of the engine on {} ({profile})",
+                    self.label
                 ))),
             },
             _ => {
@@ -121,7 +108,7 @@ impl OnnxModel {
     }
 
     pub fn input_name(&self) -> &str {
-        &self.input_name
+        self.session.inputs()[0].name()
     }
 
     /// Returns `[batch, channels, height, width]` of the input. An axis of any length is `None`.
@@ -130,7 +117,7 @@ impl OnnxModel {
     }
 
     pub fn output_count(&self) -> usize {
-        self.output_count
+        self.session.outputs().len()
     }
 }
 
@@ -151,13 +138,8 @@ fn memory_limits(total: usize, model: usize, shapes: &[[usize; 4]]) -> Option<Ve
     Some(sizes.into_iter().map(|size| minimum + (size as f64 * share) as usize).collect())
 }
 
-fn build_session(runtime: &Runtime, model: &[u8], placement: &Placement) -> ort::Result<ProviderSession> {
-    ProviderSession::build(placement, model, || {
-        // One thread per session by default: many sessions in parallel are faster than one session
-        // with many threads.
-        let builder = session_builder(runtime, placement.threads.max(1))?.with_memory_pattern(true)?;
-        placement.add_to(builder, runtime)
-    })
+fn build_session(runtime: &Runtime, model: &[u8], placement: &Placement) -> Result<ProviderSession, String> {
+    ProviderSession::build(runtime, model, placement, |builder| Ok(builder.with_memory_pattern(true)?))
 }
 
 impl Backend for OnnxModel {
@@ -233,14 +215,15 @@ mod tests {
     #[test]
     fn classifies_onnx_device_errors() {
         let memory = "CUDA failure 2: out of memory ; GPU=0 ; expr=cudaMalloc((void**)&p, size);";
-        assert!(matches!(classify_error(memory), BackendError::OutOfMemory(_)));
         let arena =
             "BFCArena::AllocateRawInternal Failed to allocate memory for requested buffer of size 4294967296";
-        assert!(matches!(classify_error(arena), BackendError::OutOfMemory(_)));
+        for text in [memory, arena] {
+            assert_eq!(classify_error(text), BackendError::OutOfMemory(text.to_owned()));
+        }
         let lost = "CUDA failure 700: an illegal memory access was encountered ; GPU=0";
-        assert!(matches!(classify_error(lost), BackendError::DeviceLost(_)));
+        assert_eq!(classify_error(lost), BackendError::DeviceLost(lost.to_owned()));
         let other = "Got invalid dimensions for input: input for the following indices";
-        assert!(matches!(classify_error(other), BackendError::Failed(_)));
+        assert_eq!(classify_error(other), BackendError::Failed(other.to_owned()));
     }
 
     #[test]
