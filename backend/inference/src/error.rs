@@ -22,6 +22,12 @@ pub enum StartError {
     GpuOnly { operation: &'static str, provider: String, refusal: Box<Refusal> },
 }
 
+impl StartError {
+    pub(crate) fn model(model: &str, reason: impl Into<String>) -> Self {
+        Self::Model { model: model.to_owned(), reason: reason.into() }
+    }
+}
+
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RunError {
     /// The queue is full; the caller may retry after the given time.

@@ -56,6 +56,9 @@ pub struct Timed<T> {
     pub ran: Duration,
 }
 
+/// The result of a request.
+pub type RunResult<T> = Result<Timed<T>, RunError>;
+
 /// How a batcher forms batches.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -108,15 +111,13 @@ struct Shared<M: Model> {
     device_loss: Mutex<Option<String>>,
 }
 
-type Reply<M> = Result<Timed<<M as Model>::Output>, RunError>;
-
 struct Entry<M: Model> {
     input: M::Input,
     /// The input's shape; only entries of one shape share a batch.
     shape: [usize; 3],
     queued_at: Instant,
     options: RequestOptions,
-    reply: oneshot::Sender<Reply<M>>,
+    reply: oneshot::Sender<RunResult<M::Output>>,
 }
 
 impl<M: Model> Entry<M> {
@@ -165,13 +166,12 @@ impl<M: Model> Batcher<M> {
     ///
     /// # Errors
     /// Fails with [`RunError::DeadlineExceeded`] at the deadline, or immediately after it.
-    pub async fn run(&self, input: M::Input, options: impl Into<RequestOptions>) -> Reply<M> {
+    pub async fn run(&self, input: M::Input, options: impl Into<RequestOptions>) -> RunResult<M::Output> {
         let options = options.into();
         let deadline_exceeded = || Err(RunError::DeadlineExceeded { operation: self.shared().operation() });
-        let queued_at = Instant::now();
-        let result = self.enqueue_and_wait(input, queued_at, options);
+        let result = self.enqueue_and_wait(input, options);
         let Some(deadline) = options.deadline else { return result.await };
-        if queued_at >= deadline {
+        if Instant::now() >= deadline {
             return deadline_exceeded();
         }
         match tokio::time::timeout_at(deadline.into(), result).await {
@@ -182,15 +182,11 @@ impl<M: Model> Batcher<M> {
         }
     }
 
-    async fn enqueue_and_wait(
-        &self,
-        input: M::Input,
-        queued_at: Instant,
-        options: RequestOptions,
-    ) -> Reply<M> {
+    async fn enqueue_and_wait(&self, input: M::Input, options: RequestOptions) -> RunResult<M::Output> {
         let queue = &self.shared().queue;
         let (reply, result) = oneshot::channel();
-        let entry = Entry { shape: self.shared().model.shape(&input), input, queued_at, options, reply };
+        let (shape, queued_at) = (self.shared().model.shape(&input), Instant::now());
+        let entry = Entry { shape, input, queued_at, options, reply };
         // The engine is stopping if the queue is closed or a worker ends without a reply.
         let Ok(permit) = queue.reserve(options.priority).await else { return Err(RunError::Stopped) };
         let Ok(queue_depth) = queue.push(entry, permit) else { return Err(RunError::Stopped) };

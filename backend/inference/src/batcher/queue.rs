@@ -82,6 +82,30 @@ impl<M: Model> State<M> {
             class.retain(|queued| !queued.entry.is_abandoned());
         }
     }
+
+    /// Takes the next entry and removes abandoned ones.
+    fn pop_next(&mut self) -> Option<Entry<M>> {
+        self.remove_abandoned();
+        let [interactive, background] = &mut self.waiting;
+        let is_background_turn = self.interactive_streak >= MAX_INTERACTIVE_STREAK && !background.is_empty();
+        if !is_background_turn && let Some(queued) = interactive.pop() {
+            self.interactive_streak = if background.is_empty() { 0 } else { self.interactive_streak + 1 };
+            return Some(queued.entry);
+        }
+        self.interactive_streak = 0;
+        background.pop().map(|queued| queued.entry)
+    }
+
+    /// Moves entries of `shape` into `batch` until it contains `max_entries` entries.
+    fn gather(&mut self, shape: [usize; 3], max_entries: usize, batch: &mut Vec<Entry<M>>) {
+        for class in &mut self.waiting {
+            while batch.len() < max_entries
+                && let Some(queued) = class.pop_if(|queued| queued.entry.shape == shape)
+            {
+                batch.push(queued.entry);
+            }
+        }
+    }
 }
 
 impl<M: Model> Queue<M> {
@@ -144,31 +168,36 @@ impl<M: Model> Queue<M> {
         Ok(state.queue_depth())
     }
 
-    /// Waits for work and takes up to `max_entries` entries of one shape. It takes the entries that
-    /// are waiting, and those that arrive before the first one has waited for `delay`. Returns
-    /// `None` when the queue is closed and empty.
-    pub(super) fn take(&self, max_entries: usize, delay: Duration) -> Option<Vec<Entry<M>>> {
-        let device_ready = Mutex::new(Readiness { requested_batches: 1, is_stopped: false });
-        let mut batch = self.wait_for_first(max_entries, &device_ready)?;
-        let (shape, until) = (batch[0].shape, batch[0].queued_at + delay);
-        while batch.len() < max_entries {
-            let added = self.gather_more(shape, max_entries - batch.len(), until, &device_ready);
+    /// Waits for work and passes up to `max_entries` entries of one shape to `add`: those that are
+    /// waiting, and those that arrive while the device is busy or before the first one has waited
+    /// for `delay`. Returns `false` when the queue is closed and empty, or the device requests no
+    /// more batches.
+    pub(super) fn take(
+        &self,
+        max_entries: usize,
+        delay: Duration,
+        device_ready: &DeviceReady,
+        mut add: impl FnMut(Vec<Entry<M>>),
+    ) -> bool {
+        let Some(first) = self.wait_for_first(max_entries, device_ready) else { return false };
+        let (shape, until) = (first[0].shape, first[0].queued_at + delay);
+        let mut room = max_entries - first.len();
+        add(first);
+        while room > 0 {
+            let added = self.gather_more(shape, room, until, device_ready);
             if added.is_empty() {
                 break;
             }
-            batch.extend(added);
+            room -= added.len();
+            add(added);
         }
-        Some(batch)
+        true
     }
 
     /// Waits for the next entry and takes up to `max_entries` entries of its shape. Returns `None`
     /// when the queue is closed and empty, or the device requests no more batches. While the device
     /// is busy, entries are left to idle workers, if there are any.
-    pub(super) fn wait_for_first(
-        &self,
-        max_entries: usize,
-        device_ready: &DeviceReady,
-    ) -> Option<Vec<Entry<M>>> {
+    fn wait_for_first(&self, max_entries: usize, device_ready: &DeviceReady) -> Option<Vec<Entry<M>>> {
         let mut state = self.state.lock();
         loop {
             let readiness = *device_ready.lock();
@@ -177,11 +206,11 @@ impl<M: Model> Queue<M> {
                 return None;
             }
             if (is_free || state.idle_workers == 0 || state.is_closed)
-                && let Some(first) = pop_next(&mut state)
+                && let Some(first) = state.pop_next()
             {
                 let shape = first.shape;
                 let mut batch = vec![first];
-                gather(&mut state, shape, max_entries, &mut batch);
+                state.gather(shape, max_entries, &mut batch);
                 self.wake_next(&state);
                 return Some(batch);
             }
@@ -201,7 +230,7 @@ impl<M: Model> Queue<M> {
     /// Waits for up to `room` more entries of `shape` for a batch. Returns no entries if the batch
     /// should run as it is. This is the case if the device is ready at or after `until`, the device
     /// requests no more batches, or the queue is closed.
-    pub(super) fn gather_more(
+    fn gather_more(
         &self,
         shape: [usize; 3],
         room: usize,
@@ -215,7 +244,7 @@ impl<M: Model> Queue<M> {
             let is_free = readiness.is_free();
             if is_free || state.idle_workers == 0 || state.is_closed {
                 state.remove_abandoned();
-                gather(&mut state, shape, room, &mut batch);
+                state.gather(shape, room, &mut batch);
             }
             let is_complete = state.is_closed || readiness.is_stopped || is_free && Instant::now() >= until;
             if !batch.is_empty() || is_complete {
@@ -280,29 +309,5 @@ impl<M: Model> Queue<M> {
     pub(super) fn close_and_clear(&self) {
         self.close();
         self.state.lock().waiting.iter_mut().for_each(|class| class.retain(|_| false));
-    }
-}
-
-/// Takes the next entry and removes abandoned ones.
-fn pop_next<M: Model>(state: &mut State<M>) -> Option<Entry<M>> {
-    state.remove_abandoned();
-    let State { waiting: [interactive, background], interactive_streak: streak, .. } = state;
-    let is_background_turn = *streak >= MAX_INTERACTIVE_STREAK && !background.is_empty();
-    if !is_background_turn && let Some(queued) = interactive.pop() {
-        *streak = if background.is_empty() { 0 } else { *streak + 1 };
-        return Some(queued.entry);
-    }
-    *streak = 0;
-    background.pop().map(|queued| queued.entry)
-}
-
-/// Moves entries of `shape` into `batch` until it contains `max_entries` entries.
-fn gather<M: Model>(state: &mut State<M>, shape: [usize; 3], max_entries: usize, batch: &mut Vec<Entry<M>>) {
-    for class in &mut state.waiting {
-        while batch.len() < max_entries
-            && let Some(queued) = class.pop_if(|queued| queued.entry.shape == shape)
-        {
-            batch.push(queued.entry);
-        }
     }
 }

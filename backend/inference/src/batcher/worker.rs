@@ -6,7 +6,7 @@
 //! requests into it as they arrive, until the batch is full or the device is ready. The runner runs
 //! the batch. At most one batch is prepared in advance, so interactive requests overtake all
 //! waiting work except that batch.
-use super::queue::DeviceReady;
+use super::queue::{DeviceReady, Readiness};
 use super::run::{BatchResult, Run, Tensor, batch_sizes, padded_batch_size};
 use super::{Device, Entry, Shared, Timed};
 use crate::RunError;
@@ -43,7 +43,13 @@ impl<M: Model> Worker<M> {
 
     /// Runs until the queue is closed and empty.
     pub(super) fn work(mut self) {
-        while let Some(batch) = self.shared.queue.take(self.max_batch_size(), self.shared.limits.max_delay) {
+        let device_ready = DeviceReady::new(Readiness { requested_batches: 1, is_stopped: false });
+        loop {
+            let (mut batch, max_delay) = (Vec::new(), self.shared.limits.max_delay);
+            let add = |entries| batch.extend(entries);
+            if !self.shared.queue.take(self.max_batch_size(), max_delay, &device_ready, add) {
+                return;
+            }
             self.shared.record_queue_depth(self.shared.queue.queue_depth());
             self.serve(batch, false);
             if self.retire_if_device_lost() {
@@ -107,9 +113,10 @@ impl<M: Model> Worker<M> {
             // A single input may cause the failure. A batch is halved only once, so that a device
             // that fails on every input does not fail again at every size.
             Err(BackendError::Failed(reason)) if entries.len() > 1 && !is_half => {
+                let (operation, device) = (self.shared.operation(), self.device.primary.device());
                 tracing::warn!(
-                    operation = self.shared.operation(),
-                    device = self.device.primary.device(),
+                    operation,
+                    device,
                     requests = entries.len(),
                     reason,
                     "run failed; retrying in halves"
@@ -145,24 +152,21 @@ impl<M: Model> Worker<M> {
             self.batch_sizes.push(1);
         }
         self.max_batch_size.store(self.batch_sizes.last().copied().unwrap_or(1), Ordering::Release);
-        tracing::warn!(
-            operation = self.shared.operation(),
-            device = self.device.primary.device(),
-            batch = failed_size,
-            ceiling = self.max_batch_size(),
-            reason,
-            "device out of memory; lowered the maximum batch size"
-        );
+        let (operation, device) = (self.shared.operation(), self.device.primary.device());
+        let (batch, ceiling) = (failed_size, self.max_batch_size());
+        let message = "device out of memory; lowered the maximum batch size";
+        tracing::warn!(operation, device, batch, ceiling, reason, "{message}");
     }
 
     /// Runs the entries one by one on the fallback, or replies to them with the error.
     fn fall_back(&mut self, part: Vec<Entry<M>>, error: &BackendError, started: Instant) {
         let operation = self.shared.operation();
+        let device = self.device.primary.device();
         if let BackendError::DeviceLost(reason) = error
             && !self.is_lost
         {
             self.is_lost = true;
-            let reason = format!("{operation} lost {}: {reason}", self.device.primary.device());
+            let reason = format!("{operation} lost {device}: {reason}");
             tracing::error!(operation, reason, "device lost; the service is not ready until it is restarted");
             *self.shared.device_loss.lock() = Some(reason);
         }
@@ -170,16 +174,11 @@ impl<M: Model> Worker<M> {
             let results = part.iter().map(|_| Err(error.to_string())).collect();
             return self.send_results(part, results, started);
         };
-        let provider = self.device.primary.device().split(':').next().unwrap_or_default().to_owned();
+        let provider = device.split(':').next().unwrap_or_default().to_owned();
         metrics::counter!("facecrawl_ep_fallback_total", "operation" => operation, "provider" => provider)
             .increment(part.len() as u64);
-        tracing::warn!(
-            operation,
-            device = self.device.primary.device(),
-            requests = part.len(),
-            %error,
-            "run failed on the device; retrying on the CPU"
-        );
+        let (requests, message) = (part.len(), "run failed on the device; retrying on the CPU");
+        tracing::warn!(operation, device, requests, %error, "{message}");
         for entry in part {
             let single = [entry];
             let (model, backend) = (&self.shared.model, &mut **fallback);
@@ -281,11 +280,23 @@ pub(super) fn split<M: Model>(worker: Worker<M>) -> (Preparer<M>, Runner<M>) {
 }
 
 impl<M: Model> Preparer<M> {
-    /// Prepares batches until the queue is closed and empty, or the runner has ended.
+    /// Prepares batches until the queue is closed and empty, or the runner has ended. Writes entries
+    /// as they arrive.
     pub(super) fn work(self) {
-        let queue = &self.shared.queue;
-        while let Some(entries) = queue.wait_for_first(self.max_batch(), &self.device_ready) {
-            let batch = self.prepare(entries);
+        let Shared { model, queue, limits, .. } = &*self.shared;
+        loop {
+            let max_batch = self.max_batch_size.load(Ordering::Acquire).max(1);
+            let mut batch =
+                WrittenBatch { entries: Vec::new(), tensor: Tensor::default(), write_result: Ok(()) };
+            let add = |entries| {
+                if batch.entries.is_empty() {
+                    batch.tensor = self.tensor_receiver.try_recv().unwrap_or_default();
+                }
+                batch.add(model, entries);
+            };
+            if !queue.take(max_batch, limits.max_delay, &self.device_ready, add) {
+                return;
+            }
             self.shared.record_queue_depth(queue.queue_depth());
             if let Err(rejected) = self.batch_sender.send(batch) {
                 // The device was lost and other devices remain, or the process is stopping.
@@ -294,33 +305,6 @@ impl<M: Model> Preparer<M> {
             }
             queue.update_signal(&self.device_ready, |device| device.requested_batches -= 1);
         }
-    }
-
-    fn max_batch(&self) -> usize {
-        self.max_batch_size.load(Ordering::Acquire).max(1)
-    }
-
-    /// Writes `first`, then the entries that arrive while the device is busy or until `max_delay`
-    /// after the first entry was queued.
-    fn prepare(&self, first: Vec<Entry<M>>) -> WrittenBatch<M> {
-        let (model, limits) = (&self.shared.model, &self.shared.limits);
-        let (shape, until, max_batch) =
-            (first[0].shape, first[0].queued_at + limits.max_delay, self.max_batch());
-        let mut batch = WrittenBatch {
-            entries: Vec::new(),
-            tensor: self.tensor_receiver.try_recv().unwrap_or_default(),
-            write_result: Ok(()),
-        };
-        batch.add(model, first);
-        while batch.entries.len() < max_batch {
-            let room = max_batch - batch.entries.len();
-            let added = self.shared.queue.gather_more(shape, room, until, &self.device_ready);
-            if added.is_empty() {
-                break;
-            }
-            batch.add(model, added);
-        }
-        batch
     }
 }
 

@@ -23,6 +23,9 @@ const MIN_RMS: f64 = 1e-2;
 /// Number of runs of a batch size after the first one. Their median is the steady time.
 const STEADY_RUNS: usize = 5;
 
+/// The values of each output of a run. The error says why the outputs cannot be read.
+pub(super) type SampleResult = Result<Vec<Vec<f32>>, String>;
+
 /// One request and its prepared input.
 pub(super) struct Sample<M: Model> {
     shape: [usize; 3],
@@ -39,12 +42,7 @@ impl<M: Model> Sample<M> {
     }
 
     /// Works like [`Self::run`] for a backend that accepts images.
-    pub(super) fn run_images(
-        &self,
-        model: &M,
-        backend: &mut dyn Backend,
-        batch: usize,
-    ) -> Result<Vec<Vec<f32>>, String> {
+    pub(super) fn run_images(&self, model: &M, backend: &mut dyn Backend, batch: usize) -> SampleResult {
         let image = model.image_input(&self.input).ok_or("the sample contains no image")?;
         let mut outputs = Vec::new();
         backend
@@ -57,24 +55,14 @@ impl<M: Model> Sample<M> {
 
     /// Runs the sample `batch` times in one batch and returns all outputs. Fails if the outputs
     /// cannot be read.
-    pub(super) fn run(
-        &self,
-        model: &M,
-        backend: &mut dyn Backend,
-        batch: usize,
-    ) -> Result<Vec<Vec<f32>>, String> {
+    pub(super) fn run(&self, model: &M, backend: &mut dyn Backend, batch: usize) -> SampleResult {
         let outputs = self.run_values(model, backend, &self.data.repeat(batch))?;
         Ok(outputs.into_iter().map(|(_, values)| values).collect())
     }
 
     /// Runs another input of the same shape, runs the sample again, and returns its outputs. A
     /// provider can reuse state of an earlier run, so a fault may appear only after the first run.
-    pub(super) fn run_again(
-        &self,
-        model: &M,
-        backend: &mut dyn Backend,
-        batch: usize,
-    ) -> Result<Vec<Vec<f32>>, String> {
+    pub(super) fn run_again(&self, model: &M, backend: &mut dyn Backend, batch: usize) -> SampleResult {
         let other_input: Vec<f32> = self.data.iter().rev().map(|value| value * 0.5).collect();
         self.run_values(model, backend, &other_input.repeat(batch))?;
         self.run(model, backend, batch)

@@ -223,10 +223,8 @@ fn place<M: Model>(
         })
         .unzip();
     let limits = Limits { queue_capacity: attempts.config.queue_capacity, ..Limits::default() };
-    let batcher = Batcher::start(candidate.model, devices, limits).map_err(|e| {
-        let reason = format!("cannot start its threads: {e}");
-        StartError::Model { model: operation.name().to_owned(), reason }
-    })?;
+    let batcher = Batcher::start(candidate.model, devices, limits)
+        .map_err(|e| StartError::model(operation.name(), format!("cannot start its threads: {e}")))?;
     Ok((Some(batcher), placements))
 }
 

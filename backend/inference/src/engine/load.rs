@@ -92,7 +92,7 @@ fn load(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
     let report = DeviceReport {
         runtime_version: runtime.version().to_owned(),
         backends: runtime.providers().into_iter().map(|p| p.name().to_owned()).collect(),
-        providers: Provider::ALL.map(|provider| ProviderReport::new(provider, &runtime)).to_vec(),
+        providers: Provider::all().map(|provider| ProviderReport::new(provider, &runtime)).collect(),
         // Drivers are loaded only for operations that may use them.
         devices: match config.gpu_operations.as_slice() {
             [] => Vec::new(),
@@ -124,9 +124,7 @@ fn load(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
 
 /// Returns a value that the manifest must define for a model of this kind.
 fn require<T>(file: &ModelFile, name: &str, value: Option<T>) -> Result<T, StartError> {
-    let missing =
-        || StartError::Model { model: file.file.clone(), reason: format!("the manifest lacks {name}") };
-    value.ok_or_else(missing)
+    value.ok_or_else(|| StartError::model(&file.file, format!("the manifest lacks {name}")))
 }
 
 fn describe_metrics() {
@@ -227,7 +225,7 @@ fn start_batcher<M: Model>(
 ) -> Result<Started<M>, StartError> {
     let loading = Loading::start(Provider::Cpu, 0);
     let (config, file) = (candidate.config, candidate.file);
-    let to_error = |reason: String| StartError::Model { model: file.file.clone(), reason };
+    let to_error = |reason: String| StartError::model(&file.file, reason);
     let mut report = initial_report(config, candidate.model.operation());
     let mut are_batches_allowed = false;
     let trials = attempts.place(&mut report, |provider, id| {
@@ -405,9 +403,9 @@ fn build_on_devices<M: Model>(mut candidate: CandidateModel<'_, M>) -> Result<Ve
     candidate.allow_batches();
     let file = &candidate.file.file;
     let build_on_device = |DeviceId { id, .. }: &DeviceId| {
-        let trial = candidate.load_and_compare(Provider::Tensorrt, *id, false).map_err(|reason| {
-            StartError::Model { model: file.clone(), reason: format!("on tensorrt:{id}: {reason}") }
-        })?;
+        let trial = candidate
+            .load_and_compare(Provider::Tensorrt, *id, false)
+            .map_err(|reason| StartError::model(file, format!("on tensorrt:{id}: {reason}")))?;
         let engine = trial.placement.tensorrt.ok_or_else(|| StartError::NoTensorrt {
             reason: "the session was made without an engine".to_owned(),
         })?;

@@ -1,7 +1,8 @@
 //! Checks that a model returns the same results on a device as on the CPU. This module loads a
 //! [`CandidateModel`], warms it up and compares the results. `resolve` selects the devices to try,
 //! and `images` checks image operations.
-use super::compare::{BF16_TOLERANCE, INT8_TOLERANCE, Sample, TOLERANCE, compare_outputs, median_seconds};
+use super::compare::{BF16_TOLERANCE, INT8_TOLERANCE, TOLERANCE};
+use super::compare::{Sample, compare_outputs, median_seconds};
 use super::resolve::{Trial, cpu_placement, placement};
 use crate::backend::{OnnxModel, Placement, load_library};
 use crate::batcher::batch_sizes;
@@ -85,8 +86,8 @@ impl<'a> CandidateLoader<'a> {
 
     fn file_of(&self, kind: ModelKind, name: &str) -> Result<&'a ModelFile, StartError> {
         let pack = &self.pack.pack;
-        let reason = format!("the pack contains no {name}");
-        pack.file(kind).ok_or_else(|| StartError::Model { model: pack.name.clone(), reason })
+        let missing = || StartError::model(&pack.name, format!("the pack contains no {name}"));
+        pack.file(kind).ok_or_else(missing)
     }
 
     /// Reads a file of the pack and runs it once on the CPU. `samples` returns a request of each
@@ -98,7 +99,7 @@ impl<'a> CandidateLoader<'a> {
         samples: impl Fn(&M) -> Vec<M::Input>,
     ) -> LoadedCandidate<'a, M> {
         let Self { config, runtime, pack } = *self;
-        let to_error = |reason: String| StartError::Model { model: file.file.clone(), reason };
+        let to_error = |reason: String| StartError::model(&file.file, reason);
         let forms = pack.read(file).and_then(|bytes| ModelForms::from_file(file, bytes)).map_err(to_error)?;
         let mut reference = OnnxModel::load(runtime, &forms.cpu, &cpu_placement(config)).map_err(to_error)?;
         let model = new_model(file, reference.input_shape(), reference.output_count()).map_err(to_error)?;

@@ -1,6 +1,6 @@
 //! The running engine: detects, embeds and scores faces, and runs the image operations on devices.
 //! Requests wait in the queues of `batcher`; `load` starts the engine.
-use crate::batcher::{Batcher, Priority, RequestOptions, Timed};
+use crate::batcher::{Batcher, Priority, RequestOptions, RunResult};
 use crate::devices;
 use crate::fair_queue::Requester;
 use crate::image_operations::{
@@ -93,14 +93,6 @@ pub(super) struct ImageDevices {
     pub(super) statistics: Option<Batcher<StatisticsModel>>,
 }
 
-impl ImageDevices {
-    pub(super) fn check_ready(&self) -> Result<(), String> {
-        self.canvas.as_ref().map_or(Ok(()), Batcher::check_ready)?;
-        self.enhancement.as_ref().map_or(Ok(()), Batcher::check_ready)?;
-        self.statistics.as_ref().map_or(Ok(()), Batcher::check_ready)
-    }
-}
-
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine")
@@ -168,13 +160,13 @@ impl Engine {
         canvas: Arc<Frame>,
         min_score: f32,
         priority: Priority,
-    ) -> Result<Timed<Vec<Detection>>, RunError> {
+    ) -> RunResult<Vec<Detection>> {
         let letterbox = Letterbox::identity((canvas.width(), canvas.height()));
         self.face_detector().detect(canvas, letterbox, min_score, priority).await
     }
 
     /// Returns the embedding of an aligned 112x112 chip. Dropping the future cancels the request.
-    pub async fn embed(&self, chip: Arc<Frame>, priority: Priority) -> Result<Timed<Embedding>, RunError> {
+    pub async fn embed(&self, chip: Arc<Frame>, priority: Priority) -> RunResult<Embedding> {
         check_chip(&chip).map_err(|reason| input_error(Operation::FaceEmbedding, reason))?;
         self.inner.embedding.run(chip, self.options(priority)).await
     }
@@ -184,13 +176,10 @@ impl Engine {
     ///
     /// # Errors
     /// Fails with [`RunError::Failed`] if the pack has no such model ([`Self::scorer`]).
-    pub async fn score(&self, chip: Arc<Frame>, priority: Priority) -> Result<Timed<f32>, RunError> {
+    pub async fn score(&self, chip: Arc<Frame>, priority: Priority) -> RunResult<f32> {
         let quality_error = |reason| input_error(Operation::QualityChecks, reason);
-        let (batcher, _) = self
-            .inner
-            .scoring
-            .as_ref()
-            .ok_or_else(|| quality_error("the pack contains no quality model".to_owned()))?;
+        let missing = || quality_error("the pack contains no quality model".to_owned());
+        let (batcher, _) = self.inner.scoring.as_ref().ok_or_else(missing)?;
         check_chip(&chip).map_err(quality_error)?;
         batcher.run(chip, self.options(priority)).await
     }
@@ -209,11 +198,7 @@ impl Engine {
 
     /// Computes grey-level statistics on the device of `quality_checks`. Results differ by at most
     /// 1e-4 (relative) from [`vision::quality::grey_statistics`].
-    pub async fn statistics(
-        &self,
-        frame: Arc<Frame>,
-        priority: Priority,
-    ) -> Result<Timed<GreyStatistics>, RunError> {
+    pub async fn statistics(&self, frame: Arc<Frame>, priority: Priority) -> RunResult<GreyStatistics> {
         let batcher = device_batcher(&self.inner.images.statistics, Operation::QualityChecks)?;
         batcher.run(frame, self.options(priority)).await
     }
@@ -225,7 +210,7 @@ impl Engine {
         frame: Arc<Frame>,
         limits: Limits,
         priority: Priority,
-    ) -> Result<Timed<Enhanced>, RunError> {
+    ) -> RunResult<Enhanced> {
         let batcher = device_batcher(&self.inner.images.enhancement, Operation::ImageEnhancement)?;
         batcher.run(EnhancementRequest::new(frame, limits), self.options(priority)).await
     }
@@ -237,7 +222,7 @@ impl Engine {
         frame: Arc<Frame>,
         letterbox: Letterbox,
         priority: Priority,
-    ) -> Result<Timed<Arc<Frame>>, RunError> {
+    ) -> RunResult<Arc<Frame>> {
         let batcher = device_batcher(&self.inner.images.canvas, Operation::ImageProcessing)?;
         batcher.run(CanvasRequest { frame, letterbox }, self.options(priority)).await
     }
@@ -291,11 +276,14 @@ impl Engine {
 
     /// Checks that every operation can still be served.
     pub fn check_ready(&self) -> Result<(), String> {
-        self.inner.detector.batcher.check_ready()?;
-        self.inner.first_look.as_ref().map_or(Ok(()), |detector| detector.batcher.check_ready())?;
-        self.inner.embedding.check_ready()?;
-        self.inner.scoring.as_ref().map_or(Ok(()), |(batcher, _)| batcher.check_ready())?;
-        self.inner.images.check_ready()
+        let Inner { detector, first_look, embedding, scoring, images, .. } = &*self.inner;
+        detector.batcher.check_ready()?;
+        first_look.as_ref().map_or(Ok(()), |detector| detector.batcher.check_ready())?;
+        embedding.check_ready()?;
+        scoring.as_ref().map_or(Ok(()), |(batcher, _)| batcher.check_ready())?;
+        images.canvas.as_ref().map_or(Ok(()), Batcher::check_ready)?;
+        images.enhancement.as_ref().map_or(Ok(()), Batcher::check_ready)?;
+        images.statistics.as_ref().map_or(Ok(()), Batcher::check_ready)
     }
 }
 
@@ -328,18 +316,13 @@ impl<'a> Detector<'a> {
         letterbox: Letterbox,
         min_score: f32,
         priority: Priority,
-    ) -> Result<Timed<Vec<Detection>>, RunError> {
+    ) -> RunResult<Vec<Detection>> {
+        let error = |reason| input_error(Operation::FaceDetection, reason);
         if !(0.0..=1.0).contains(&min_score) {
-            return Err(input_error(
-                Operation::FaceDetection,
-                format!("min_score is {min_score}; it must be from 0 to 1"),
-            ));
+            return Err(error(format!("min_score is {min_score}; it must be from 0 to 1")));
         }
         let batcher = &self.loaded.batcher;
-        batcher
-            .model()
-            .check_canvas(letterbox.canvas)
-            .map_err(|reason| input_error(Operation::FaceDetection, reason))?;
+        batcher.model().check_canvas(letterbox.canvas).map_err(error)?;
         let request = DetectionRequest { frame, letterbox, min_score };
         batcher.run(request, self.engine.options(priority)).await
     }
@@ -368,9 +351,8 @@ fn device_batcher<M: Model>(
     batcher: &Option<Batcher<M>>,
     operation: Operation,
 ) -> Result<&Batcher<M>, RunError> {
-    batcher
-        .as_ref()
-        .ok_or_else(|| input_error(operation, "the operation has no device and runs on the CPU".to_owned()))
+    let reason = "the operation has no device and runs on the CPU";
+    batcher.as_ref().ok_or_else(|| input_error(operation, reason.to_owned()))
 }
 
 /// Returns the error for an input that does not fit the model.
