@@ -25,31 +25,26 @@ pub enum Provider {
 }
 
 impl Provider {
-    pub const ALL: [Self; 9] = [
-        Self::Cpu,
-        Self::OpenVino,
-        Self::Cuda,
-        Self::Tensorrt,
-        Self::TensorrtRtx,
-        Self::Migraphx,
-        Self::CoreMl,
-        Self::OpenVinoGpu,
-        Self::WebGpu,
+    /// The names in reports.
+    const NAMES: [(Self, &str); 9] = [
+        (Self::Cpu, "cpu"),
+        (Self::OpenVino, "openvino"),
+        (Self::Cuda, "cuda"),
+        (Self::Tensorrt, "tensorrt"),
+        (Self::TensorrtRtx, "tensorrt-rtx"),
+        (Self::Migraphx, "rocm"),
+        (Self::CoreMl, "mps"),
+        (Self::OpenVinoGpu, "openvino-gpu"),
+        (Self::WebGpu, "webgpu"),
     ];
+
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::NAMES.into_iter().map(|(provider, _)| provider)
+    }
 
     /// Returns the name in reports.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::OpenVino => "openvino",
-            Self::Cuda => "cuda",
-            Self::Tensorrt => "tensorrt",
-            Self::TensorrtRtx => "tensorrt-rtx",
-            Self::Migraphx => "rocm",
-            Self::CoreMl => "mps",
-            Self::OpenVinoGpu => "openvino-gpu",
-            Self::WebGpu => "webgpu",
-        }
+        Self::NAMES.iter().find(|(provider, _)| *provider == self).map_or("", |(_, name)| name)
     }
 
     pub fn runs_on_cpu(self) -> bool {

@@ -78,18 +78,19 @@ impl<T> FairQueue<T> {
 mod tests {
     use super::*;
 
+    fn queue(items: impl IntoIterator<Item = (u128, u32)>) -> FairQueue<u32> {
+        let mut queue = FairQueue::default();
+        items.into_iter().for_each(|(requester, item)| queue.push(Requester(requester), item));
+        queue
+    }
+
     fn drain(queue: &mut FairQueue<u32>) -> Vec<u32> {
         std::iter::from_fn(|| queue.pop()).collect()
     }
 
     #[test]
     fn requesters_alternate_and_keep_own_order() {
-        let mut queue = FairQueue::default();
-        for item in [10, 11, 12] {
-            queue.push(Requester(1), item);
-        }
-        queue.push(Requester(2), 20);
-        queue.push(Requester(3), 30);
+        let mut queue = queue([(1, 10), (1, 11), (1, 12), (2, 20), (3, 30)]);
         assert_eq!(queue.len(), 5);
         assert_eq!(queue.pop(), Some(10));
         // A late requester waits for one item of each other requester, however many they have.
@@ -100,8 +101,7 @@ mod tests {
 
     #[test]
     fn returned_items_come_first() {
-        let mut queue = FairQueue::default();
-        queue.push(Requester(1), 10);
+        let mut queue = queue([(1, 10)]);
         queue.put_back(2);
         queue.put_back(1);
         assert_eq!(drain(&mut queue), [1, 2, 10]);
@@ -109,11 +109,7 @@ mod tests {
 
     #[test]
     fn pop_if_uses_turn_of_requester() {
-        let mut queue = FairQueue::default();
-        for item in [10, 11] {
-            queue.push(Requester(1), item);
-            queue.push(Requester(2), item + 10);
-        }
+        let mut queue = queue([(1, 10), (2, 20), (1, 11), (2, 21)]);
         assert_eq!(queue.pop_if(|item| *item == 11), Some(11));
         assert_eq!(queue.pop_if(|item| *item == 99), None);
         assert_eq!(drain(&mut queue), [20, 10, 21]);
@@ -121,10 +117,7 @@ mod tests {
 
     #[test]
     fn dropped_requester_loses_its_turn() {
-        let mut queue = FairQueue::default();
-        for item in [10, 20, 30] {
-            queue.push(Requester(item.into()), item);
-        }
+        let mut queue = queue([(10, 10), (20, 20), (30, 30)]);
         queue.retain(|item| *item != 10);
         queue.push(Requester(10), 11);
         assert_eq!(drain(&mut queue), [20, 30, 11]);

@@ -180,12 +180,7 @@ impl ResolvedPack {
     pub(crate) fn read(&self, file: &ModelFile) -> Result<Vec<u8>, String> {
         let path = self.path(file);
         let bytes = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-        let actual_hash = hex::encode(Sha256::digest(&bytes));
-        if actual_hash.eq_ignore_ascii_case(&file.sha256) {
-            Ok(bytes)
-        } else {
-            Err(format!("{} is corrupt: its sha256 is {actual_hash}, not {}", path.display(), file.sha256))
-        }
+        find_corruption(file, &path, &Sha256::digest(&bytes)).map_or(Ok(bytes), Err)
     }
 
     pub fn path(&self, file: &ModelFile) -> PathBuf {
@@ -211,9 +206,14 @@ fn find_problem(file: &ModelFile, path: &Path) -> Option<String> {
             Err(e) => return Some(format!("{} cannot be read: {e}", path.display())),
         }
     }
-    let actual_hash = hex::encode(hash.finalize());
-    (!actual_hash.eq_ignore_ascii_case(&file.sha256))
-        .then(|| format!("{} is corrupt: its sha256 is {actual_hash}, not {}", path.display(), file.sha256))
+    find_corruption(file, path, &hash.finalize())
+}
+
+/// Returns the problem with the file at `path` if `hash` is not its SHA-256.
+fn find_corruption(file: &ModelFile, path: &Path, hash: &[u8]) -> Option<String> {
+    let (actual, expected, path) = (hex::encode(hash), &file.sha256, path.display());
+    (!actual.eq_ignore_ascii_case(expected))
+        .then(|| format!("{path} is corrupt: its sha256 is {actual}, not {expected}"))
 }
 
 #[cfg(test)]
@@ -229,9 +229,9 @@ mod tests {
             assert!(pack.file(ModelKind::Detector).is_some(), "{name} has a detector");
             assert!(pack.file(ModelKind::Embedder).is_some(), "{name} has an embedder");
             let has_insightface_file = pack.files.iter().any(|f| f.licence.starts_with("InsightFace"));
+            let is_restricted = pack.restricted.is_some();
             assert_eq!(
-                pack.restricted.is_some(),
-                has_insightface_file,
+                is_restricted, has_insightface_file,
                 "{name}: only InsightFace weights require consent"
             );
             for file in &pack.files {
@@ -247,14 +247,14 @@ mod tests {
     #[test]
     fn invalid_manifest_error_names_entry() {
         let text = include_str!("../../../models.toml");
-        let unknown = text.replace("files = [\"det_500m.onnx\"", "files = [\"det_501m.onnx\"");
-        let error = Manifest::parse(&unknown).unwrap_err();
-        assert!(error.contains("buffalo_sc") && error.contains("det_501m.onnx"), "{error}");
-        let short_hash = text.replacen("daede24002", "daede", 1);
-        let error = Manifest::parse(&short_hash).unwrap_err();
-        assert!(error.contains("yunet_dynamic") && error.contains("64"), "{error}");
-        let wrong_family = text.replacen("family = \"yunet\"", "family = \"arcface\"", 1);
-        assert!(Manifest::parse(&wrong_family).unwrap_err().contains("family"));
+        for (from, to, reasons) in [
+            ("files = [\"det_500m.onnx\"", "files = [\"det_501m.onnx\"", ["buffalo_sc", "det_501m.onnx"]),
+            ("daede24002", "daede", ["yunet_dynamic", "64"]),
+            ("family = \"yunet\"", "family = \"arcface\"", ["yunet", "family"]),
+        ] {
+            let error = Manifest::parse(&text.replacen(from, to, 1)).unwrap_err();
+            assert!(reasons.iter().all(|reason| error.contains(reason)), "{error}");
+        }
     }
 
     #[test]
@@ -302,15 +302,14 @@ mod tests {
         assert_eq!(pack.file(ModelKind::Detector).unwrap().family, ModelFamily::Yunet);
         assert_eq!(pack.file(ModelKind::Embedder).unwrap().file, "own.onnx");
 
-        let error = Manifest::builtin()
-            .extended_with(&own.replace("name = \"own\"", "name = \"compact\""))
-            .unwrap_err();
-        assert!(error.contains("the pack compact is listed twice"), "{error}");
-        let error = Manifest::builtin().extended_with(&own.replace("own.onnx", "../own.onnx")).unwrap_err();
-        assert!(error.contains("../own.onnx") && error.contains("folder"), "{error}");
-        let error =
-            Manifest::builtin().extended_with(&own.replace("own.onnx", "mobilefacenet.onnx")).unwrap_err();
-        assert!(error.contains("mobilefacenet.onnx is listed twice"), "{error}");
+        for (from, to, reason) in [
+            ("name = \"own\"", "name = \"compact\"", "the pack compact is listed twice"),
+            ("own.onnx", "../own.onnx", "../own.onnx: the file name must not contain a folder"),
+            ("own.onnx", "mobilefacenet.onnx", "mobilefacenet.onnx is listed twice"),
+        ] {
+            let error = Manifest::builtin().extended_with(&own.replace(from, to)).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
 
         let temporary = tempfile::tempdir().unwrap();
         let folder = temporary.path();

@@ -2,6 +2,7 @@
 //! their names and the places of their libraries. The module `runtime` loads them.
 use crate::ep::Provider;
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
+use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
 use std::path::{Path, PathBuf};
 
 /// A plug-in.
@@ -68,7 +69,6 @@ impl Provider {
 impl Plugin {
     /// Returns the path of the library in `folder`, if it is installed.
     pub(crate) fn find(&self, folder: Option<&Path>) -> Option<PathBuf> {
-        use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
         let path = folder?.join(self.package).join(format!("{DLL_PREFIX}{}{DLL_SUFFIX}", self.library));
         // ONNX Runtime resolves relative paths against the folder of its own library.
         path.canonicalize().ok().filter(|path| path.is_file())
@@ -87,11 +87,7 @@ mod tests {
         assert_eq!(plugin.find(Some(folder.path())), None);
         assert_eq!(plugin.find(None), None);
         let package = folder.path().join("onnxruntime_ep_webgpu");
-        let name = format!(
-            "{}onnxruntime_providers_webgpu{}",
-            std::env::consts::DLL_PREFIX,
-            std::env::consts::DLL_SUFFIX
-        );
+        let name = format!("{DLL_PREFIX}onnxruntime_providers_webgpu{DLL_SUFFIX}");
         std::fs::create_dir_all(package.join(&name)).unwrap();
         assert_eq!(plugin.find(Some(folder.path())), None, "a folder is not a library");
         std::fs::remove_dir(package.join(&name)).unwrap();

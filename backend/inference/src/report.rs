@@ -193,7 +193,7 @@ impl DeviceReport {
 
     /// Returns whether this program and library support only the CPU.
     pub fn is_cpu_only(&self) -> bool {
-        let on_cpu = |name: &String| Provider::ALL.iter().any(|p| p.runs_on_cpu() && p.name() == name);
+        let on_cpu = |name: &String| Provider::all().any(|p| p.runs_on_cpu() && p.name() == name);
         self.backends.iter().all(on_cpu)
     }
 }

@@ -25,15 +25,9 @@ pub struct Runtime {
     plugins_dir: Option<PathBuf>,
 }
 
-/// The state of the one library that a process may load.
-enum LibraryState {
-    NotLoaded,
-    Loaded(Runtime),
-    /// The library is loaded, but could not be initialised.
-    Broken(PathBuf, String),
-}
-
-static LIBRARY: Mutex<LibraryState> = Mutex::new(LibraryState::NotLoaded);
+/// The one library that a process may load, after the first attempt. An error contains the path of
+/// a library that is loaded, but could not be initialised, and the reason.
+static LIBRARY: Mutex<Option<Result<Runtime, (PathBuf, String)>>> = Mutex::new(None);
 
 impl Runtime {
     /// Loads the library at `path`; with `None` the library that the system's loader finds. Later
@@ -47,21 +41,18 @@ impl Runtime {
         let load_error = |reason: String| StartError::Library { path: library.display().to_string(), reason };
         let mut state = LIBRARY.lock();
         match &*state {
-            LibraryState::Loaded(runtime) if runtime.path == library => return Ok(runtime.clone()),
-            LibraryState::Loaded(runtime) => {
-                let reason = format!(
-                    "this process already uses {}; only one library can be loaded per process",
-                    runtime.path.display()
-                );
-                return Err(load_error(reason));
-            }
-            LibraryState::Broken(path, reason) => {
+            Some(Ok(runtime)) if runtime.path == library => return Ok(runtime.clone()),
+            Some(Ok(runtime)) => {
+                let path = runtime.path.display();
                 return Err(load_error(format!(
-                    "an earlier attempt to load {} failed: {reason}",
-                    path.display()
+                    "this process already uses {path}; only one library can be loaded per process"
                 )));
             }
-            LibraryState::NotLoaded => {}
+            Some(Err((path, reason))) => {
+                let path = path.display();
+                return Err(load_error(format!("an earlier attempt to load {path} failed: {reason}")));
+            }
+            None => {}
         }
         // `ort` panics on null pointers, which a library other than ONNX Runtime may return.
         let builder = match catch_unwind(AssertUnwindSafe(|| ort::init_from(&library))) {
@@ -74,23 +65,18 @@ impl Runtime {
             environment.set_log_level(log_level());
             Ok::<_, ort::Error>(environment)
         };
-        let environment = match catch_unwind(AssertUnwindSafe(create_environment)) {
-            Ok(Ok(environment)) => environment,
-            failure => {
-                let reason = match failure {
-                    Ok(Err(error)) => error.to_string(),
-                    _ => {
-                        format!("the library does not support version {} of the API", ort::MINOR_VERSION)
-                    }
-                };
-                *state = LibraryState::Broken(library.clone(), reason.clone());
-                return Err(load_error(reason));
-            }
-        };
+        let created = catch_unwind(AssertUnwindSafe(create_environment)).map_or_else(
+            |_| Err(format!("the library does not support version {} of the API", ort::MINOR_VERSION)),
+            |result| result.map_err(|error| error.to_string()),
+        );
+        let environment = created.map_err(|reason| {
+            *state = Some(Err((library.clone(), reason.clone())));
+            load_error(reason)
+        })?;
         let version = version(&library);
         let runtime = Self { environment, path: library, version, plugins_dir: None };
         tracing::info!(library = %runtime.path.display(), version = %runtime.version, "ONNX Runtime loaded");
-        *state = LibraryState::Loaded(runtime.clone());
+        *state = Some(Ok(runtime.clone()));
         Ok(runtime)
     }
 
@@ -249,7 +235,7 @@ impl Runtime {
 
     /// Returns the providers that this program can use with the library and the installed plug-ins.
     pub fn providers(&self) -> Vec<Provider> {
-        Provider::ALL.into_iter().filter(|provider| self.has(*provider)).collect()
+        Provider::all().filter(|provider| self.has(*provider)).collect()
     }
 }
 
@@ -313,12 +299,8 @@ fn locate_library(path: Option<&Path>) -> Result<PathBuf, StartError> {
     };
     let load_error = |reason: String| StartError::Library { path: path.display().to_string(), reason };
     let canonical = path.canonicalize().map_err(|e| load_error(e.to_string()))?;
-    if !canonical.is_file() {
-        return Err(load_error(
-            "the path is not a file; it must be the path of the shared library".to_owned(),
-        ));
-    }
-    Ok(canonical)
+    let reason = "the path is not a file; it must be the path of the shared library";
+    if canonical.is_file() { Ok(canonical) } else { Err(load_error(reason.to_owned())) }
 }
 
 /// Returns the version from names such as `libonnxruntime.so.1.31.1` and

@@ -3,19 +3,12 @@
 #![allow(clippy::unwrap_used)]
 mod common;
 use common::*;
-use inference::{Config, CpuBackend, Engine, Precision, Priority, ResolvedPack, TestResult, self_test};
-use std::sync::Arc;
+use inference::{Config, CpuBackend, Engine, Precision, ResolvedPack, TestResult, self_test};
 use vision::{Detection, Frame};
 
-/// The default pack and synthetic images of people.
-fn pack_and_drawings() -> (ResolvedPack, Vec<Frame>) {
-    (testing::pack(), ["ada.jpg", "group.jpg", "two_people.jpg"].map(drawing).into())
-}
-
-/// Two packs of shared models, and photographs.
-fn packs_and_photographs() -> [(ResolvedPack, Vec<Frame>); 2] {
-    let photographs = ["obama.jpg", "group_1.jpg", "two_people.jpg"].map(photograph);
-    ["compact", "research"].map(|pack| (resolve(&builtin(pack)), photographs.to_vec()))
+/// Returns synthetic images of people.
+fn drawings() -> [Frame; 3] {
+    ["ada.jpg", "group.jpg", "two_people.jpg"].map(drawing)
 }
 
 fn start_engine(cpu_backend: CpuBackend, pack: &ResolvedPack) -> Engine {
@@ -27,19 +20,13 @@ fn model_placements(engine: &Engine) -> Vec<(String, &'static str, &'static str)
     engine.report().models.into_iter().map(|model| (model.device, model.provider, model.precision)).collect()
 }
 
-/// Runs two engines on a photograph. Returns the faces of each, and the lowest cosine between the
-/// two embeddings of a face.
-async fn compare(
-    first: &Engine,
-    second: &Engine,
-    photograph: &Frame,
-) -> (Vec<Detection>, Vec<Detection>, f32) {
-    let (expected, faces) = (detect_at_640(first, photograph).await, detect_at_640(second, photograph).await);
+/// Runs two engines on an image. Returns the faces of each, and the lowest cosine between the two
+/// embeddings of a face.
+async fn compare(first: &Engine, second: &Engine, image: &Frame) -> (Vec<Detection>, Vec<Detection>, f32) {
+    let (expected, faces) = (detect_at_640(first, image).await, detect_at_640(second, image).await);
     let mut lowest = 1.0_f32;
     for face in &expected {
-        let chip = Arc::new(vision::norm_crop(photograph, &face.landmarks, 112).unwrap());
-        let a = first.embed(Arc::clone(&chip), Priority::Interactive).await.unwrap().output;
-        let b = second.embed(chip, Priority::Interactive).await.unwrap().output;
+        let (a, b) = (embedding(first, image, face).await, embedding(second, image, face).await);
         lowest = lowest.min(a.similarity(&b).unwrap());
     }
     (expected, faces, lowest)
@@ -48,16 +35,16 @@ async fn compare(
 #[testing::needs(openvino)]
 #[testing::test]
 async fn openvino_finds_same_drawn_faces_as_onnx_runtime() {
-    let (pack, images) = pack_and_drawings();
-    check_same_faces(&pack, &images).await;
+    check_same_faces(&testing::pack(), &drawings()).await;
 }
 
 #[testing::needs(openvino, shared)]
 #[testing::test]
 async fn openvino_matches_on_photographs_in_fp32_and_bf16() {
-    for (pack, images) in packs_and_photographs() {
-        check_same_faces(&pack, &images).await;
-        check_similar_faces(&pack, &images).await;
+    let photographs = ["obama.jpg", "group_1.jpg", "two_people.jpg"].map(photograph);
+    for pack in ["compact", "research"].map(|pack| resolve(&builtin(pack))) {
+        check_same_faces(&pack, &photographs).await;
+        check_similar_faces(&pack, &photographs).await;
     }
 }
 
@@ -87,8 +74,7 @@ async fn check_same_faces(pack: &ResolvedPack, images: &[Frame]) {
 #[testing::needs(openvino)]
 #[testing::test]
 async fn bf16_finds_same_drawn_faces_or_reports_missing_support() {
-    let (pack, images) = pack_and_drawings();
-    check_similar_faces(&pack, &images).await;
+    check_similar_faces(&testing::pack(), &drawings()).await;
 }
 
 async fn check_similar_faces(pack: &ResolvedPack, images: &[Frame]) {

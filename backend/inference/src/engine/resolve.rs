@@ -403,8 +403,16 @@ pub fn place_video_decoding(
         groups.retain(|(backend, _)| video_candidates(*backend) == [Provider::Cuda]);
     }
     let placed = first_that_works(groups, video_candidates, |provider, id| {
-        try_decoding(provider, id, &mut try_device)?;
-        Ok(id)
+        if provider != Provider::Cuda {
+            let reason = "videos are decoded on GPUs of NVIDIA only; the CPU decodes them here";
+            return Err(Unavailable::new(provider, UnavailableKind::Unsuited, reason));
+        }
+        try_device(id).map(|()| id).map_err(|failure| match failure {
+            DeviceFailure::Failed(text) => diagnose(provider, id, &text),
+            DeviceFailure::Differs(text) => {
+                Unavailable::new(provider, UnavailableKind::Disagrees, format!("{DIFFERS}{text}"))
+            }
+        })
     });
     let placed = placed.map(|mut placed| {
         placed.devices.dedup();
@@ -433,23 +441,6 @@ fn video_candidates(backend: GpuBackend) -> &'static [Provider] {
         GpuBackend::Auto | GpuBackend::Cuda | GpuBackend::Tensorrt => &[Provider::Cuda],
         other => Provider::candidates(other),
     }
-}
-
-fn try_decoding(
-    provider: Provider,
-    id: u32,
-    try_device: &mut impl FnMut(u32) -> Result<(), DeviceFailure>,
-) -> Result<(), Unavailable> {
-    if provider != Provider::Cuda {
-        let reason = "videos are decoded on GPUs of NVIDIA only; the CPU decodes them here";
-        return Err(Unavailable::new(provider, UnavailableKind::Unsuited, reason));
-    }
-    try_device(id).map_err(|failure| match failure {
-        DeviceFailure::Failed(text) => diagnose(provider, id, &text),
-        DeviceFailure::Differs(text) => {
-            Unavailable::new(provider, UnavailableKind::Disagrees, format!("{DIFFERS}{text}"))
-        }
-    })
 }
 
 #[cfg(test)]

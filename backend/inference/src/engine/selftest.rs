@@ -81,7 +81,7 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
     );
     let attempts = Attempts::new(config, &runtime);
     let mut tests = Vec::new();
-    for provider in Provider::ALL {
+    for provider in Provider::all() {
         let ids = device_ids(provider, config, &devices);
         let first = ids.first().copied().unwrap_or(0);
         if let Err(reason) = attempts.attempt(provider, first, || Ok(())) {

@@ -276,11 +276,8 @@ impl Unavailable {
 }
 
 fn supports_cuda_13(driver: &str) -> bool {
-    driver
-        .split('.')
-        .next()
-        .and_then(|major| major.parse().ok())
-        .is_some_and(|major: u32| major >= MIN_CUDA_13_DRIVER)
+    let major = driver.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    major >= Some(MIN_CUDA_13_DRIVER)
 }
 
 fn gpus_text(count: usize) -> String {
@@ -422,26 +419,30 @@ pub fn gpu_runtime_arguments(
 enum Package {
     /// A wheel of `scripts/gpu-wheels.txt`.
     Wheel(&'static str),
-    /// A wheel of `scripts/openvino-wheels.txt`.
-    OpenVino,
-    /// TensorRT; no script installs it.
-    Tensorrt,
-    /// ROCm; no script installs it.
-    Rocm,
-    /// The system's zlib, which cuDNN needs.
-    Zlib,
-    /// The system's Vulkan loader, which WebGPU needs.
-    VulkanLoader,
-    /// The part of NVIDIA's driver that decodes videos.
-    VideoDriver,
-    Other,
+    /// Another source, with the advice.
+    Other(&'static str),
 }
 
-/// Packages by the start of the library's file name; the first match applies.
+/// A wheel of `scripts/openvino-wheels.txt`.
+const OPENVINO: Package = Package::Other("`./scripts/openvino` installs it");
+/// No script installs TensorRT and ROCm.
+const TENSORRT: Package = Package::Other(
+    "install TensorRT 10 for CUDA 13 (package tensorrt), and copy its libraries to the folder of ONNX Runtime",
+);
+const ROCM: Package = Package::Other("install ROCm 7.2.4 with MIGraphX (package migraphx)");
+/// The part of NVIDIA's driver that decodes videos.
+const VIDEO_DRIVER: Package = Package::Other(
+    "install the video libraries of the NVIDIA driver (in a container: NVIDIA_DRIVER_CAPABILITIES must \
+     contain `video`)",
+);
+const UNKNOWN: Package = Package::Other("install the package that contains it");
+
+/// Packages by the start of the library's file name; the first match applies. WebGPU needs Vulkan's
+/// loader, and cuDNN needs zlib.
 const PACKAGES: [(&str, Package); 18] = [
-    ("libvulkan", Package::VulkanLoader),
-    ("libonnxruntime_providers_openvino", Package::OpenVino),
-    ("libonnxruntime_providers_migraphx", Package::Rocm),
+    ("libvulkan", Package::Other("install Vulkan's loader (package libvulkan1 or vulkan-loader)")),
+    ("libonnxruntime_providers_openvino", OPENVINO),
+    ("libonnxruntime_providers_migraphx", ROCM),
     ("libonnxruntime_providers_", Package::Wheel("onnxruntime-gpu")),
     ("libcublas", Package::Wheel("nvidia-cublas")),
     ("libcudart", Package::Wheel("nvidia-cuda-runtime")),
@@ -450,40 +451,26 @@ const PACKAGES: [(&str, Package); 18] = [
     ("libcufft", Package::Wheel("nvidia-cufft")),
     ("libcurand", Package::Wheel("nvidia-curand")),
     ("libcudnn", Package::Wheel("nvidia-cudnn-cu13")),
-    ("libnvinfer", Package::Tensorrt),
-    ("libnvonnxparser", Package::Tensorrt),
-    ("libopenvino", Package::OpenVino),
-    ("libmigraphx", Package::Rocm),
-    ("libamdhip", Package::Rocm),
-    ("libz.so", Package::Zlib),
-    ("libnvcuvid", Package::VideoDriver),
+    ("libnvinfer", TENSORRT),
+    ("libnvonnxparser", TENSORRT),
+    ("libopenvino", OPENVINO),
+    ("libmigraphx", ROCM),
+    ("libamdhip", ROCM),
+    ("libz.so", Package::Other("install zlib (package zlib1g or zlib)")),
+    ("libnvcuvid", VIDEO_DRIVER),
 ];
 
 impl Package {
     fn from_library(library: &str) -> Self {
-        PACKAGES
-            .iter()
-            .find(|(prefix, _)| library.starts_with(prefix))
-            .map_or(Self::Other, |(_, package)| *package)
+        let package = PACKAGES.iter().find(|(prefix, _)| library.starts_with(prefix));
+        package.map_or(UNKNOWN, |(_, package)| *package)
     }
 
     fn advice(self) -> String {
-        let advice = match self {
-            Self::Wheel(name) => return format!("`./scripts/gpu-runtime cuda` installs it (package {name})"),
-            Self::OpenVino => "`./scripts/openvino` installs it",
-            Self::Tensorrt => {
-                "install TensorRT 10 for CUDA 13 (package tensorrt), and copy its libraries to the folder of ONNX Runtime"
-            }
-            Self::Rocm => "install ROCm 7.2.4 with MIGraphX (package migraphx)",
-            Self::Zlib => "install zlib (package zlib1g or zlib)",
-            Self::VulkanLoader => "install Vulkan's loader (package libvulkan1 or vulkan-loader)",
-            Self::VideoDriver => {
-                "install the video libraries of the NVIDIA driver (in a container: NVIDIA_DRIVER_CAPABILITIES must \
-                 contain `video`)"
-            }
-            Self::Other => "install the package that contains it",
-        };
-        advice.to_owned()
+        match self {
+            Self::Wheel(name) => format!("`./scripts/gpu-runtime cuda` installs it (package {name})"),
+            Self::Other(advice) => advice.to_owned(),
+        }
     }
 }
 
@@ -507,6 +494,6 @@ mod tests {
             }
         }
         assert_eq!(Package::from_library("libcublasLt.so.13"), Package::Wheel("nvidia-cublas"));
-        assert_eq!(Package::from_library("libelsewhere.so.1"), Package::Other);
+        assert_eq!(Package::from_library("libelsewhere.so.1"), UNKNOWN);
     }
 }
