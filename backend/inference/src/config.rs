@@ -110,13 +110,10 @@ impl FromStr for DeviceId {
     /// Parses the form in `GPU_DEVICE_IDS`: a number up to 255, or a backend with a number.
     fn from_str(text: &str) -> Result<Self, ()> {
         let (backend, id) = match text.split_once(':') {
-            Some((name, id)) => {
-                let named = |(_, backend): &&(&str, GpuBackend)| {
-                    *backend != GpuBackend::Auto && *backend != GpuBackend::Cpu
-                };
-                let known = GpuBackend::NAMES.iter().filter(named).find(|(known, _)| *known == name);
-                (Some(known.ok_or(())?.1), id)
-            }
+            Some((name, id)) => match GpuBackend::NAMES.iter().find(|(known, _)| *known == name) {
+                None | Some((_, GpuBackend::Auto | GpuBackend::Cpu)) => return Err(()),
+                Some((_, backend)) => (Some(*backend), id),
+            },
             None => (None, text),
         };
         let id = id.parse::<u8>().map_err(drop)?.into();

@@ -195,12 +195,8 @@ fn nvidia_driver() -> Option<String> {
 
 fn nvml() -> Option<&'static Nvml> {
     static LIBRARY: OnceLock<Option<Nvml>> = OnceLock::new();
-    let init = || {
-        Nvml::init()
-            .inspect_err(|error| tracing::debug!(%error, "NVIDIA's management library not found"))
-            .ok()
-    };
-    LIBRARY.get_or_init(init).as_ref()
+    let log = |error: &NvmlError| tracing::debug!(%error, "NVIDIA's management library not found");
+    LIBRARY.get_or_init(|| Nvml::init().inspect_err(log).ok()).as_ref()
 }
 
 fn read_nvml(nvml: &Nvml) -> Result<Vec<GpuDevice>, NvmlError> {
@@ -264,20 +260,18 @@ fn read_amd(root: &Path) -> Vec<GpuDevice> {
         .iter()
         // `card0` is a device; `card0-HDMI-A-1` is one of its connectors.
         .filter(|card| {
-            card.file_name()
-                .and_then(|n| n.to_str()?.strip_prefix("card"))
-                .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+            let number = card.file_name().and_then(|n| n.to_str()?.strip_prefix("card"));
+            number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
         })
         .map(|card| card.join("device"))
         .filter(|device| read(device.join("vendor")).as_deref() == Some(AMD_VENDOR))
         .zip(0..)
         .map(|(device, id)| {
             let number = |file: &str| read(device.join(file)).and_then(|n| n.parse::<u64>().ok());
+            let name = read(device.join("product_name")).filter(|name| !name.is_empty());
             GpuDevice {
                 id,
-                name: read(device.join("product_name"))
-                    .filter(|n| !n.is_empty())
-                    .unwrap_or_else(|| "AMD GPU".to_owned()),
+                name: name.unwrap_or_else(|| "AMD GPU".to_owned()),
                 backend: "rocm",
                 memory_total: number("mem_info_vram_total"),
                 memory_used: number("mem_info_vram_used"),
@@ -312,14 +306,13 @@ mod tests {
     #[test]
     fn reads_kinds_of_display_controllers() {
         let tree = tempfile::tempdir().unwrap();
-        let devices = [
+        for (address, class, vendor) in [
             ("0000:00:02.0", "0x030000", "0x8086"),
             ("0000:00:1f.0", "0x060100", "0x8086"),
             ("0000:01:00.0", "0x030200", "0x10de"),
             ("0000:02:00.0", "0x030000", "0x1234"),
             ("0000:03:00.0", "0x038000", "0x1002"),
-        ];
-        for (address, class, vendor) in devices {
+        ] {
             write(&tree, &format!("{address}/class"), &format!("{class}\n"));
             write(&tree, &format!("{address}/vendor"), &format!("{vendor}\n"));
         }

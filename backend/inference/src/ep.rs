@@ -124,9 +124,8 @@ impl Provider {
         match self {
             Self::Cpu => Some(AllocationDevice::CPU),
             Self::Cuda | Self::Tensorrt => Some(AllocationDevice::CUDA),
-            Self::OpenVino | Self::Migraphx | Self::CoreMl => None,
             Self::WebGpu => Some(AllocationDevice::WEBGPU_BUFFER),
-            Self::TensorrtRtx | Self::OpenVinoGpu => None,
+            Self::OpenVino | Self::Migraphx | Self::CoreMl | Self::TensorrtRtx | Self::OpenVinoGpu => None,
         }
     }
 }

@@ -17,7 +17,7 @@ pub enum StartError {
     /// `FORCE_GPU_ONLY` is set, and an operation that requests a GPU cannot use one.
     #[error(
         "FORCE_GPU_ONLY is set, but {operation} cannot run on a GPU (GPU_BACKEND={provider})\nreason: {}{}\nwhat to do: {}",
-        .refusal.provider(), .refusal.main_reason.message(), .refusal.advice_or_cpu()
+        .refusal.main_reason.prefix(), .refusal.main_reason.message(), .refusal.advice_or_cpu()
     )]
     GpuOnly { operation: &'static str, provider: String, refusal: Box<Refusal> },
 }

@@ -29,10 +29,8 @@ mod unavailable;
 mod vulkan;
 
 pub use batcher::{Priority, Timed};
-pub use config::TensorrtConfig;
-pub use config::{
-    Config, CpuBackend, DetectionCanvas, DeviceId, GpuBackend, Operation, PerformanceMode, Precision,
-};
+pub use config::{Config, CpuBackend, DetectionCanvas, DeviceId, GpuBackend, Operation};
+pub use config::{PerformanceMode, Precision, TensorrtConfig};
 pub use devices::GpuDevice;
 pub use engine::{BuiltEngine, build_engines};
 pub use engine::{Detector, DetectorInfo, EmbedderInfo, Engine, ScorerInfo};

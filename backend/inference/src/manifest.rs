@@ -31,6 +31,9 @@ pub struct Manifest {
     pub files: Vec<ModelFile>,
 }
 
+/// The content of the manifest that is compiled into the binary.
+const BUILTIN: &str = include_str!("../../../models.toml");
+
 /// File name of the operator's own manifest in `MODELS_DIR`; it has the format of `models.toml`.
 pub const OWN_MANIFEST: &str = "packs.toml";
 
@@ -57,7 +60,7 @@ struct PackEntry {
 impl Manifest {
     /// Returns the manifest compiled into the binary.
     pub fn builtin() -> Self {
-        Self::parse(include_str!("../../../models.toml")).expect("the tests of this crate check models.toml")
+        Self::parse(BUILTIN).expect("the tests of this crate check models.toml")
     }
 
     /// Returns the built-in manifest, extended by the operator's own ([`OWN_MANIFEST`]) if
@@ -67,13 +70,12 @@ impl Manifest {
     /// Fails with a message that names the file and the entry.
     pub fn load(models_dir: &Path) -> Result<Self, String> {
         let path = models_dir.join(OWN_MANIFEST);
-        match std::fs::read_to_string(&path) {
-            Ok(text) => {
-                Self::builtin().extended_with(&text).map_err(|error| format!("{}: {error}", path.display()))
-            }
+        let extended = match std::fs::read_to_string(&path) {
+            Ok(text) => Self::builtin().extended_with(&text),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::builtin()),
-            Err(error) => Err(format!("{}: {error}", path.display())),
-        }
+            Err(error) => Err(error.to_string()),
+        };
+        extended.map_err(|error| format!("{}: {error}", path.display()))
     }
 
     /// Reads a manifest.
@@ -246,13 +248,12 @@ mod tests {
 
     #[test]
     fn invalid_manifest_error_names_entry() {
-        let text = include_str!("../../../models.toml");
         for (from, to, reasons) in [
             ("files = [\"det_500m.onnx\"", "files = [\"det_501m.onnx\"", ["buffalo_sc", "det_501m.onnx"]),
             ("daede24002", "daede", ["yunet_dynamic", "64"]),
             ("family = \"yunet\"", "family = \"arcface\"", ["yunet", "family"]),
         ] {
-            let error = Manifest::parse(&text.replacen(from, to, 1)).unwrap_err();
+            let error = Manifest::parse(&BUILTIN.replacen(from, to, 1)).unwrap_err();
             assert!(reasons.iter().all(|reason| error.contains(reason)), "{error}");
         }
     }
@@ -263,9 +264,8 @@ mod tests {
         assert_eq!(research.file(ModelKind::Detector).unwrap().file, "scrfd_2.5g_bnkps.onnx");
         assert_eq!(research.first_look().unwrap().family, ModelFamily::Yunet);
         assert!(Manifest::builtin().pack("opencv").unwrap().first_look().is_none());
-        let text = include_str!("../../../models.toml");
         let with_first_look = |name: &str, value: &str| {
-            let (before, pack) = text.split_once(&format!("name = \"{name}\"")).unwrap();
+            let (before, pack) = BUILTIN.split_once(&format!("name = \"{name}\"")).unwrap();
             let pack = pack.replacen("files =", &format!("first_look = \"{value}\"\nfiles ="), 1);
             Manifest::parse(&format!("{before}name = \"{name}\"{pack}"))
         };

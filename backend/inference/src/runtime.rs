@@ -190,29 +190,22 @@ impl Runtime {
     /// that call. The library is never unloaded.
     fn register_once(&self, plugin: &Plugin) -> Result<(), Unavailable> {
         static REGISTERED: Mutex<BTreeMap<&str, Result<(), Unavailable>>> = Mutex::new(BTreeMap::new());
-        let library = self.find_plugin(plugin)?;
-        let mut registered = REGISTERED.lock();
-        registered.entry(plugin.ep_name).or_insert_with(|| self.register_plugin(plugin, &library)).clone()
-    }
-
-    fn find_plugin(&self, plugin: &Plugin) -> Result<PathBuf, Unavailable> {
-        let folder = self.plugins_dir.as_deref();
-        plugin.find(folder).ok_or_else(|| {
+        let (provider, folder) = (plugin.provider, self.plugins_dir.as_deref());
+        let Some(library) = plugin.find(folder) else {
             let detail = match folder {
                 Some(folder) => format!("{} has no library in it", folder.join(plugin.package).display()),
                 None => "no folder of plug-ins is configured".to_owned(),
             };
-            Unavailable::new(plugin.provider, UnavailableKind::PluginMissing, detail)
-        })
-    }
-
-    fn register_plugin(&self, plugin: &Plugin, library: &Path) -> Result<(), Unavailable> {
-        self.preload(plugin.dependencies, library.parent());
-        let provider = plugin.provider;
-        let registered = self.environment.register_ep_library(plugin.ep_name, library);
-        registered.map_err(|error| diagnose(provider, 0, &error.to_string()))?;
-        tracing::info!(library = %library.display(), provider = provider.name(), "plug-in provider loaded");
-        Ok(())
+            return Err(Unavailable::new(provider, UnavailableKind::PluginMissing, detail));
+        };
+        let register = || {
+            self.preload(plugin.dependencies, library.parent());
+            let registered = self.environment.register_ep_library(plugin.ep_name, &library);
+            registered.map_err(|error| diagnose(provider, 0, &error.to_string()))?;
+            tracing::info!(library = %library.display(), provider = provider.name(), "plug-in provider loaded");
+            Ok(())
+        };
+        REGISTERED.lock().entry(plugin.ep_name).or_insert_with(register).clone()
     }
 
     /// Returns the GPUs that a plug-in lists, in its order.
@@ -317,11 +310,9 @@ fn explain_outdated_library(text: &str) -> String {
     let quoted =
         |after: &str| Some(text.split_once(after)?.1.split(['\'', '`']).next()?.trim_end_matches(".x"));
     match (quoted("but got '"), quoted("expected version >= '")) {
-        (Some(actual), Some(required)) => {
-            format!(
-                "the library has version {actual}, but {required} or newer is required; `./scripts/setup` installs it"
-            )
-        }
+        (Some(actual), Some(required)) => format!(
+            "the library has version {actual}, but {required} or newer is required; `./scripts/setup` installs it"
+        ),
         _ => text.to_owned(),
     }
 }

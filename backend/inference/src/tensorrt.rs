@@ -2,8 +2,8 @@
 //!
 //! An engine is valid for one model, one GPU, one pair of library versions, one precision and one
 //! range of shapes. Its key contains all of these, and every key has its own folder, so an engine
-//! that does not match is never loaded. No engine is built at run time, because no input outside the
-//! [`Profile`] reaches it (see [`crate::backend::OnnxModel::with_profile`]).
+//! that does not match is never loaded. No engine is built at run time, because no input outside
+//! the [`Profile`] reaches it (see [`crate::backend::OnnxModel::with_profile`]).
 use crate::manifest::ModelFile;
 use crate::{Config, GpuDevice, PerformanceMode, TensorrtConfig};
 use sha2::{Digest, Sha256};
@@ -71,7 +71,8 @@ fn sha256(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
 }
 
-/// Returns the name of an engine's folder: the model's name, for readability, and a hash of the key.
+/// Returns the name of an engine's folder: the model's name, for readability, and a hash of the
+/// key.
 fn folder_name(model: &str, key: &str) -> String {
     format!("{model}-{}", &sha256(key.as_bytes())[..16])
 }

@@ -49,10 +49,6 @@ fn max_difference(a: &Frame, b: &Frame) -> u8 {
     a.data().iter().zip(b.data()).map(|(a, b)| a.abs_diff(*b)).max().unwrap()
 }
 
-fn statistics_values(s: &GreyStatistics) -> [f64; 5] {
-    [s.laplacian_variance, s.tenengrad, s.mean, s.std, s.clipped]
-}
-
 async fn compare(engine: &Engine, name: &str, frame: &Arc<Frame>) {
     let (priority, limits) = (Priority::Interactive, Limits::default());
     for canvas in [(640, 640), (320, 192)] {
@@ -63,7 +59,8 @@ async fn compare(engine: &Engine, name: &str, frame: &Arc<Frame>) {
     }
     let actual = engine.statistics(frame.clone(), priority).await.unwrap().output;
     let expected = vision::quality::grey_statistics(frame);
-    for (a, b) in statistics_values(&expected).into_iter().zip(statistics_values(&actual)) {
+    let values = |s: &GreyStatistics| [s.laplacian_variance, s.tenengrad, s.mean, s.std, s.clipped];
+    for (a, b) in values(&expected).into_iter().zip(values(&actual)) {
         assert!((a - b).abs() <= 1e-4 * a.max(1.0), "{name}: {expected:?} {actual:?}");
     }
     let actual = engine.enhance(frame.clone(), limits, priority).await.unwrap().output;
@@ -104,11 +101,8 @@ fn faces() -> Vec<Arc<Frame>> {
 #[testing::needs(webgpu)]
 #[testing::test]
 async fn webgpu_runs_concurrent_requests_in_batches_like_cpu() {
-    let folder = tempfile::tempdir().unwrap();
-    let pack = fixture_pack(folder.path(), Some);
     let operations = [Operation::FaceDetection, Operation::FaceEmbedding, Operation::QualityChecks];
-    let gpu = Engine::start(&webgpu_config(&operations), &pack).unwrap();
-    let cpu = Engine::start(&config(), &pack).unwrap();
+    let (gpu, cpu) = (start_fixture(&webgpu_config(&operations), true), start_fixture(&config(), true));
     let report = gpu.report();
     for operation in report.operations.iter().filter(|operation| operation.gpu_requested) {
         assert_eq!((operation.effective.as_str(), &operation.reason), ("webgpu:0", &None), "{operation:?}");
@@ -151,12 +145,9 @@ async fn webgpu_runs_concurrent_requests_in_batches_like_cpu() {
 #[testing::needs(webgpu)]
 #[testing::test]
 async fn detector_draws_canvases_on_webgpu() {
-    let folder = tempfile::tempdir().unwrap();
-    let pack = fixture_pack(folder.path(), |_| None);
     let operations = [Operation::FaceDetection, Operation::ImageProcessing];
-    let gpu = Engine::start(&webgpu_config(&operations), &pack).unwrap();
+    let (gpu, cpu) = (start_fixture(&webgpu_config(&operations), false), fixture_engine());
     assert!(gpu.draws_canvases_on_device());
-    let cpu = Engine::start(&config(), &pack).unwrap();
     for frame in faces() {
         let letterbox = Letterbox::fit((frame.width(), frame.height()), (320, 256));
         let detect = async |engine: &Engine| {
@@ -193,10 +184,8 @@ fn auto_reports_providers_that_were_passed_over() {
 fn gpu_numbers_that_webgpu_lacks_are_rejected() {
     let pack = testing::pack();
     for (id, backend) in [(1, None), (7, Some(GpuBackend::WebGpu))] {
-        let config = Config {
-            device_ids: vec![DeviceId { backend, id }],
-            ..webgpu_config(&[Operation::QualityChecks])
-        };
+        let device_ids = vec![DeviceId { backend, id }];
+        let config = Config { device_ids, ..webgpu_config(&[Operation::QualityChecks]) };
         let (_, _, refusal) = gpu_only(Engine::start(&config, &pack).unwrap_err());
         assert_eq!(refusal.main_reason.kind.name(), "device_id", "{refusal:?}");
         assert!(refusal.to_string().contains("the driver lists 1 GPU"), "{refusal}");
@@ -217,9 +206,7 @@ fn devices_of_several_backends_must_all_work() {
 #[testing::needs(webgpu)]
 #[testing::test]
 async fn operations_without_device_return_error() {
-    let folder = tempfile::tempdir().unwrap();
-    let pack = fixture_pack(folder.path(), |_| None);
-    let engine = Engine::start(&webgpu_config(&[Operation::FaceDetection]), &pack).unwrap();
+    let engine = start_fixture(&webgpu_config(&[Operation::FaceDetection]), false);
     assert!(!engine.draws_canvases_on_device());
     assert!(IMAGE_OPERATIONS.iter().all(|operation| !engine.runs_on_device(*operation)));
     let frame = draw_test_image(8, 8);
@@ -231,8 +218,7 @@ async fn operations_without_device_return_error() {
 #[test]
 fn self_test_passes_on_webgpu() {
     let folder = tempfile::tempdir().unwrap();
-    let pack = fixture_pack(folder.path(), Some);
-    let report = self_test(&webgpu_config(&[]), &pack).unwrap();
+    let report = self_test(&webgpu_config(&[]), &fixture_pack(folder.path(), Some)).unwrap();
     let tests: Vec<_> = report.tests.iter().filter(|test| test.provider == "webgpu").collect();
     let operations: Vec<_> = tests.iter().map(|test| test.operation.unwrap()).collect();
     let [detection, embedding, processing, enhancement, quality] = Operation::ALL.map(Operation::name);

@@ -94,15 +94,11 @@ impl Backend for PixelGraphs {
         read: OutputReader<'_>,
     ) -> Result<(), BackendError> {
         let [image] = images else {
-            return Err(BackendError::Failed(format!(
-                "the graph accepts one image per run, not {}",
-                images.len()
-            )));
+            let message = format!("the graph accepts one image per run, not {}", images.len());
+            return Err(BackendError::Failed(message));
         };
-        let session = self
-            .sessions
-            .get_mut(image.graph_index)
-            .ok_or_else(|| BackendError::Failed(format!("the graph {} does not exist", image.graph_index)))?;
+        let missing = || BackendError::Failed(format!("the graph {} does not exist", image.graph_index));
+        let session = self.sessions.get_mut(image.graph_index).ok_or_else(missing)?;
         let _lock = session.lock();
         let inputs = graph_inputs(session, image, false)?;
         pass_outputs(session.run(inputs)?.iter(), read)
@@ -130,10 +126,9 @@ impl Preparation {
         sizes: &[usize],
         placement: &Placement,
     ) -> Result<Self, String> {
-        let memory = placement
-            .provider
-            .memory()
-            .ok_or_else(|| format!("{} provides no device memory", placement.provider.name()))?;
+        let provider = placement.provider;
+        let no_memory = || format!("{} provides no device memory", provider.name());
+        let memory = provider.memory().ok_or_else(no_memory)?;
         let device_id = if memory == AllocationDevice::CPU { 0 } else { placement.device_id };
         let device_id =
             i32::try_from(device_id).map_err(|_| format!("device id {device_id} is too large"))?;

@@ -112,38 +112,36 @@ impl Placement {
         let device = i32::try_from(self.device_id)
             .map_err(|_| ort::Error::new(format!("device id {} is too large", self.device_id)))?;
         let _ = device;
-        match self.provider {
-            Provider::Cpu => Ok(vec![ep::CPU::default().with_arena_allocator(true).build()]),
+        Ok(match self.provider {
+            Provider::Cpu => vec![ep::CPU::default().with_arena_allocator(true).build()],
             #[cfg(feature = "openvino")]
-            Provider::OpenVino => Ok(vec![openvino(self)]),
+            Provider::OpenVino => vec![openvino(self)],
             #[cfg(feature = "cuda")]
-            Provider::Cuda => Ok(vec![cuda(device, self)]),
+            Provider::Cuda => vec![cuda(device, self)],
             #[cfg(feature = "tensorrt")]
             Provider::Tensorrt => {
+                let without_engine = || ep::TensorRT::default().with_device_id(device);
                 let engine = self.tensorrt.as_ref();
-                let tensorrt = engine.map_or_else(
-                    || ep::TensorRT::default().with_device_id(device),
-                    |engine| engine.provider(device),
-                );
-                let mut registrations = vec![tensorrt.build().error_on_failure()];
-                // Nodes that TensorRT does not support run on CUDA, not on the CPU.
-                #[cfg(feature = "cuda")]
-                registrations.push(cuda(device, self));
-                Ok(registrations)
+                let tensorrt = engine.map_or_else(without_engine, |engine| engine.provider(device));
+                vec![
+                    tensorrt.build().error_on_failure(),
+                    // Nodes that TensorRT does not support run on CUDA, not on the CPU.
+                    #[cfg(feature = "cuda")]
+                    cuda(device, self),
+                ]
             }
             #[cfg(feature = "migraphx")]
             Provider::Migraphx => {
-                let migraphx =
-                    ep::MIGraphX::default().with_device_id(device).with_mem_limit(self.memory_limit);
-                Ok(vec![migraphx.build().error_on_failure()])
+                let migraphx = ep::MIGraphX::default().with_device_id(device);
+                vec![migraphx.with_mem_limit(self.memory_limit).build().error_on_failure()]
             }
             #[cfg(feature = "coreml")]
-            Provider::CoreMl => {
-                Ok(vec![ep::CoreML::default().with_subgraphs(true).build().error_on_failure()])
-            }
+            Provider::CoreMl => vec![ep::CoreML::default().with_subgraphs(true).build().error_on_failure()],
             #[allow(unreachable_patterns)]
-            other => Err(ort::Error::new(format!("this program was built without {}", other.name()))),
-        }
+            other => {
+                return Err(ort::Error::new(format!("this program was built without {}", other.name())));
+            }
+        })
     }
 }
 

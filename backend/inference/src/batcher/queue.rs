@@ -36,13 +36,6 @@ pub(super) struct Readiness {
     pub(super) is_stopped: bool,
 }
 
-impl Readiness {
-    /// Returns whether the device can run a batch immediately.
-    fn is_free(self) -> bool {
-        self.requested_batches > 0
-    }
-}
-
 /// A reservation of room for one entry, released on drop.
 pub(super) type QueuePermit = Vec<OwnedSemaphorePermit>;
 
@@ -200,9 +193,9 @@ impl<M: Model> Queue<M> {
     fn wait_for_first(&self, max_entries: usize, device_ready: &DeviceReady) -> Option<Vec<Entry<M>>> {
         let mut state = self.state.lock();
         loop {
-            let readiness = *device_ready.lock();
-            let is_free = readiness.is_free();
-            if readiness.is_stopped {
+            let Readiness { requested_batches, is_stopped } = *device_ready.lock();
+            let is_free = requested_batches > 0;
+            if is_stopped {
                 return None;
             }
             if (is_free || state.idle_workers == 0 || state.is_closed)
@@ -240,13 +233,13 @@ impl<M: Model> Queue<M> {
         let mut state = self.state.lock();
         let mut batch = Vec::new();
         loop {
-            let readiness = *device_ready.lock();
-            let is_free = readiness.is_free();
+            let Readiness { requested_batches, is_stopped } = *device_ready.lock();
+            let is_free = requested_batches > 0;
             if is_free || state.idle_workers == 0 || state.is_closed {
                 state.remove_abandoned();
                 state.gather(shape, room, &mut batch);
             }
-            let is_complete = state.is_closed || readiness.is_stopped || is_free && Instant::now() >= until;
+            let is_complete = state.is_closed || is_stopped || is_free && Instant::now() >= until;
             if !batch.is_empty() || is_complete {
                 self.wake_next(&state);
                 return batch;

@@ -71,8 +71,8 @@ impl<M: Model> Worker<M> {
         self.is_retired
     }
 
-    /// Runs the entries of `batch`, in parts that fit into the device's memory, and replies to all of
-    /// them. `is_half`: the batch is half of one that failed.
+    /// Runs the entries of `batch`, in parts that fit into the device's memory, and replies to all
+    /// of them. `is_half`: the batch is half of one that failed.
     fn serve(&mut self, mut batch: Vec<Entry<M>>, is_half: bool) {
         while !batch.is_empty() {
             let rest = batch.split_off(batch.len().min(self.max_batch_size()));
@@ -96,7 +96,8 @@ impl<M: Model> Worker<M> {
         run(Run { model, backend, batch_sizes: &self.batch_sizes, entries }, &mut self.tensor)
     }
 
-    /// Handles the outcome of a run: sends the results, uses the fallback, or retries smaller parts.
+    /// Handles the outcome of a run: sends the results, uses the fallback, or retries smaller
+    /// parts.
     fn handle_outcome(
         &mut self,
         mut entries: Vec<Entry<M>>,
@@ -114,13 +115,8 @@ impl<M: Model> Worker<M> {
             // that fails on every input does not fail again at every size.
             Err(BackendError::Failed(reason)) if entries.len() > 1 && !is_half => {
                 let (operation, device) = (self.shared.operation(), self.device.primary.device());
-                tracing::warn!(
-                    operation,
-                    device,
-                    requests = entries.len(),
-                    reason,
-                    "run failed; retrying in halves"
-                );
+                let requests = entries.len();
+                tracing::warn!(operation, device, requests, reason, "run failed; retrying in halves");
                 let second = entries.split_off(entries.len().div_ceil(2));
                 self.serve(entries, true);
                 self.serve(second, true);
@@ -280,8 +276,8 @@ pub(super) fn split<M: Model>(worker: Worker<M>) -> (Preparer<M>, Runner<M>) {
 }
 
 impl<M: Model> Preparer<M> {
-    /// Prepares batches until the queue is closed and empty, or the runner has ended. Writes entries
-    /// as they arrive.
+    /// Prepares batches until the queue is closed and empty, or the runner has ended. Writes
+    /// entries as they arrive.
     pub(super) fn work(self) {
         let Shared { model, queue, limits, .. } = &*self.shared;
         loop {

@@ -115,10 +115,9 @@ impl<M: Model> Sample<M> {
                 .collect();
             let difference = difference(&expected, &actual, 1)?;
             if difference > CPU_TOLERANCE {
-                return Err(format!(
-                    "the outputs of a batch of 4 differ by {:.1} % from the outputs of single runs",
-                    difference * 100.0
-                ));
+                let percent = difference * 100.0;
+                let subject = "the outputs of a batch of 4";
+                return Err(format!("{subject} differ by {percent:.1} % from the outputs of single runs"));
             }
         }
         Ok(())
@@ -140,11 +139,8 @@ pub(super) fn compare_outputs(
 ) -> Result<f64, String> {
     let share = difference(expected, actual, batch).map_err(|reason| format!("{DIFFERS}{reason}"))?;
     if share > tolerance {
-        return Err(format!(
-            "{DIFFERS}at batch {batch} by {:.1} %; up to {:.0} % is allowed",
-            share * 100.0,
-            tolerance * 100.0
-        ));
+        let (percent, allowed) = (share * 100.0, tolerance * 100.0);
+        return Err(format!("{DIFFERS}at batch {batch} by {percent:.1} %; up to {allowed:.0} % is allowed"));
     }
     Ok(share)
 }
@@ -157,12 +153,9 @@ fn difference(expected: &[Vec<f32>], actual: &[Vec<f32>], batch: usize) -> Resul
         return Err(format!("the model has {} outputs instead of {}", actual.len(), expected.len()));
     }
     for (number, (reference, values)) in expected.iter().zip(actual).enumerate() {
-        if values.len() != reference.len() * batch {
-            return Err(format!(
-                "output {number} has {} values instead of {}",
-                values.len(),
-                reference.len() * batch
-            ));
+        let (actual, expected) = (values.len(), reference.len() * batch);
+        if actual != expected {
+            return Err(format!("output {number} has {actual} values instead of {expected}"));
         }
         for item in values.chunks_exact(reference.len().max(1)) {
             let distance = length(reference.iter().zip(item).map(|(a, b)| a - b));

@@ -95,8 +95,8 @@ impl CandidateImageOperation<StatisticsModel> {
 
 impl<M: Model> CandidateImageOperation<M> {
     /// Loads the graphs on one device, runs the samples, and compares the results with the CPU's
-    /// code. With `measure`, repeats the first sample to measure its steady time. The trial contains
-    /// one run; its batch size is 1 because images run one by one.
+    /// code. With `measure`, repeats the first sample to measure its steady time. The trial
+    /// contains one run; its batch size is 1 because images run one by one.
     pub(super) fn load_and_compare(
         &self,
         attempts: &Attempts<'_>,
@@ -167,12 +167,10 @@ fn compare_frames(expected: &Frame, actual: &Frame, levels: u8) -> Result<f64, S
 }
 
 fn compare_statistics(expected: &GreyStatistics, actual: &GreyStatistics) -> Result<f64, String> {
+    let names = ["laplacian_variance", "tenengrad", "mean", "std", "clipped"];
     let values = |s: &GreyStatistics| [s.laplacian_variance, s.tenengrad, s.mean, s.std, s.clipped];
     let mut max_difference = 0.0_f64;
-    for (name, (a, b)) in ["laplacian_variance", "tenengrad", "mean", "std", "clipped"]
-        .into_iter()
-        .zip(values(expected).into_iter().zip(values(actual)))
-    {
+    for (name, (a, b)) in names.into_iter().zip(values(expected).into_iter().zip(values(actual))) {
         let share = (a - b).abs() / a.abs().max(1.0);
         if share.is_nan() || share > STATISTICS_TOLERANCE {
             return Err(format!("its {name} is {b}, but the value of the CPU is {a}"));
@@ -199,8 +197,8 @@ pub(super) fn place_image_operations(attempts: &Attempts<'_>) -> Result<PlacedIm
     Ok(PlacedImageOperations { devices, canvas_placements, reports })
 }
 
-/// Places one operation and starts its threads, if it runs on a device. Adds its report. Returns the
-/// placements too.
+/// Places one operation and starts its threads, if it runs on a device. Adds its report. Returns
+/// the placements too.
 fn place<M: Model>(
     attempts: &Attempts<'_>,
     candidate: CandidateImageOperation<M>,

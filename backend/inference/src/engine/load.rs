@@ -216,8 +216,8 @@ struct Started<M: Model> {
 }
 
 /// Places one model on the devices that its operation requests, or on the CPU, and starts its
-/// threads. `make_backend` converts a session on a device to a backend for batches of the given size
-/// and may add preparation.
+/// threads. `make_backend` converts a session on a device to a backend for batches of the given
+/// size and may add preparation.
 fn start_batcher<M: Model>(
     attempts: &Attempts<'_>,
     mut candidate: CandidateModel<'_, M>,

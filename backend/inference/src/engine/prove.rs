@@ -64,11 +64,10 @@ impl<'a> CandidateLoader<'a> {
             DetectionRequest { frame: draw_portrait(width, height).into(), letterbox, min_score: 0.5 }
         };
         let samples = |model: &DetectorModel| {
-            let most_frequent = most_frequent_canvas(self.config, model);
+            let first = most_frequent_canvas(self.config, model);
             let second = self.config.second_canvas.map(|side| (side, side));
-            let second =
-                second.filter(|second| *second != most_frequent && model.check_canvas(*second).is_ok());
-            std::iter::once(most_frequent).chain(second).map(on_canvas).collect()
+            let second = second.filter(|second| *second != first && model.check_canvas(*second).is_ok());
+            std::iter::once(first).chain(second).map(on_canvas).collect()
         };
         self.load(file, DetectorModel::new, samples)
     }
@@ -183,7 +182,7 @@ impl<M: Model> CandidateModel<'_, M> {
         measure: bool,
     ) -> Result<Trial<OnnxModel>, String> {
         let loading = Loading::start(provider, device_id);
-        let mut placement = self.placement(provider, device_id);
+        let mut placement = placement(self.config, self.model.operation(), provider, device_id);
         if provider == Provider::Tensorrt {
             placement.tensorrt = Some(self.engine_options(device_id, loading.gpu.as_ref())?);
         }
@@ -228,9 +227,9 @@ impl<M: Model> CandidateModel<'_, M> {
     }
 
     /// Loads the model with a separate session for each of `shapes`. Runs each shape, the smallest
-    /// batch size first, and compares the results with the CPU's. If the device does not have enough
-    /// memory for a batch size, this size and larger ones are not used; with `measure`, this is an
-    /// error.
+    /// batch size first, and compares the results with the CPU's. If the device does not have
+    /// enough memory for a batch size, this size and larger ones are not used; with `measure`, this
+    /// is an error.
     fn load_and_run(
         &self,
         placement: &Placement,
@@ -276,10 +275,6 @@ impl<M: Model> CandidateModel<'_, M> {
         &self.samples[0].0
     }
 
-    fn placement(&self, provider: Provider, device_id: u32) -> Placement {
-        placement(self.config, self.model.operation(), provider, device_id)
-    }
-
     fn engine_options(&self, device_id: u32, gpu: Option<&GpuDevice>) -> Result<EngineOptions, String> {
         // The library is loaded first, because its error for a missing TensorRT is clear.
         load_library(self.runtime, Provider::Tensorrt, device_id).map_err(|e| e.to_string())?;
@@ -310,7 +305,7 @@ impl<M: Model> CandidateModel<'_, M> {
         if !self.accepts_any_size() || self.runtime.check(Provider::Cuda, device_id).is_err() {
             return Ok(None);
         }
-        let placement = self.placement(Provider::Cuda, device_id);
+        let placement = placement(self.config, self.model.operation(), Provider::Cuda, device_id);
         Ok(Some(self.run_on(&placement, false)?.0))
     }
 

@@ -74,11 +74,8 @@ pub fn self_test(config: &Config, pack: &ResolvedPack) -> Result<SelfTest, Start
     detector.allow_batches();
     embedder.allow_batches();
     scorer.iter_mut().for_each(CandidateModel::allow_batches);
-    let (canvas, enhancement, statistics) = (
-        CandidateImageOperation::canvas(),
-        CandidateImageOperation::enhancement(),
-        CandidateImageOperation::statistics(),
-    );
+    let (canvas, statistics) = (CandidateImageOperation::canvas(), CandidateImageOperation::statistics());
+    let enhancement = CandidateImageOperation::enhancement();
     let attempts = Attempts::new(config, &runtime);
     let mut tests = Vec::new();
     for provider in Provider::all() {

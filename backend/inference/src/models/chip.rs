@@ -10,14 +10,9 @@ use vision::{CHIP_SIDE, Frame};
 
 /// Checks that `chip` has the size of an aligned chip.
 pub(crate) fn check_chip(chip: &Frame) -> Result<(), String> {
-    if (chip.width(), chip.height()) == (CHIP_SIDE, CHIP_SIDE) {
-        Ok(())
-    } else {
-        Err(format!(
-            "the chip is {}x{}; an aligned face is {CHIP_SIDE}x{CHIP_SIDE}",
-            chip.width(),
-            chip.height()
-        ))
+    match (chip.width(), chip.height()) {
+        (CHIP_SIDE, CHIP_SIDE) => Ok(()),
+        (w, h) => Err(format!("the chip is {w}x{h}; an aligned face is {CHIP_SIDE}x{CHIP_SIDE}")),
     }
 }
 
@@ -48,11 +43,9 @@ fn create_pixel_writer(
     if outputs != 1 {
         return Err(format!("the model has {outputs} outputs; one {expected} is expected"));
     }
-    if input[2..].iter().any(|side| side.is_some_and(|s| s != CHIP_SIDE as usize)) {
-        return Err(format!(
-            "the input is {:?} x {:?}; {CHIP_SIDE} x {CHIP_SIDE} is expected",
-            input[3], input[2]
-        ));
+    let [_, _, height, width] = input;
+    if [height, width].into_iter().flatten().any(|side| side != CHIP_SIDE as usize) {
+        return Err(format!("the input is {width:?} x {height:?}; {CHIP_SIDE} x {CHIP_SIDE} is expected"));
     }
     Ok(PixelWriter::new(&file.input))
 }

@@ -90,14 +90,14 @@ impl DetectorModel {
     /// Checks that the detector accepts a canvas of `width` and `height`. The error lists the
     /// allowed sizes.
     pub fn check_canvas(&self, (width, height): (u32, u32)) -> Result<(), String> {
+        let alignment = self.alignment;
         match self.fixed_size {
             Some(size) if size != (width, height) => {
                 Err(format!("the canvas is {width}x{height}; this detector requires {}x{}", size.0, size.1))
             }
-            None if width % self.alignment != 0 || height % self.alignment != 0 => Err(format!(
-                "the canvas is {width}x{height}; both sides must be multiples of {}",
-                self.alignment
-            )),
+            None if width % alignment != 0 || height % alignment != 0 => {
+                Err(format!("the canvas is {width}x{height}; both sides must be multiples of {alignment}"))
+            }
             _ => Ok(()),
         }
     }

@@ -28,39 +28,25 @@ pub(super) fn alignment(outputs: usize) -> usize {
     if outputs >= 10 { 128 } else { 32 }
 }
 
-/// The outputs of one item, levels ordered by stride.
-struct Heads<'a> {
-    scores: Vec<ItemOutput<'a>>,
-    distances: Vec<ItemOutput<'a>>,
-    landmarks: Vec<ItemOutput<'a>>,
-}
-
-fn group_outputs(outputs: Outputs<'_>) -> Result<Heads<'_>, String> {
-    let mut heads = Heads { scores: Vec::new(), distances: Vec::new(), landmarks: Vec::new() };
+/// Returns the scores, distances and landmarks of one item, levels ordered by stride.
+fn group_outputs(outputs: Outputs<'_>) -> Result<[Vec<ItemOutput<'_>>; 3], String> {
+    let mut groups = [const { Vec::new() }; 3];
     for output in outputs.views {
         let item = output.item(outputs.index, outputs.batch)?;
-        match item.columns {
-            1 => heads.scores.push(item),
-            4 => heads.distances.push(item),
-            10 => heads.landmarks.push(item),
-            other => return Err(format!("output {} has {other} columns; 1, 4 or 10 are known", output.name)),
-        }
+        let group = [1, 4, 10].iter().position(|columns| *columns == item.columns).ok_or_else(|| {
+            format!("output {} has {} columns; 1, 4 or 10 are known", output.name, item.columns)
+        })?;
+        groups[group].push(item);
     }
-    for group in [&mut heads.scores, &mut heads.distances, &mut heads.landmarks] {
+    for group in &mut groups {
         group.sort_by_key(|item| std::cmp::Reverse(item.rows));
     }
-    let levels = heads.scores.len();
-    let is_complete = (levels == 3 || levels == 5)
-        && heads.distances.len() == levels
-        && (heads.landmarks.is_empty() || heads.landmarks.len() == levels);
-    if !is_complete {
-        return Err(format!(
-            "{levels} score, {} distance and {} landmark outputs do not make SCRFD's 3 or 5 levels",
-            heads.distances.len(),
-            heads.landmarks.len()
-        ));
+    match groups.each_ref().map(Vec::len) {
+        [3, 3, 0 | 3] | [5, 5, 0 | 5] => Ok(groups),
+        [levels, distances, landmarks] => Err(format!(
+            "{levels} score, {distances} distance and {landmarks} landmark outputs do not make SCRFD's 3 or 5 levels"
+        )),
     }
-    Ok(heads)
 }
 
 /// Returns the faces with `det_score >= min_score` on a canvas of `width` x `height` pixels, before
@@ -70,18 +56,16 @@ pub(super) fn decode(
     (width, height): (usize, usize),
     min_score: f32,
 ) -> Result<Vec<Detection>, String> {
-    let heads = group_outputs(outputs)?;
+    let [scores, distances, landmarks] = group_outputs(outputs)?;
     let mut faces = Vec::new();
-    for (level, stride) in (0..heads.scores.len()).zip(STRIDES) {
+    for ((level, scores), stride) in scores.into_iter().enumerate().zip(STRIDES) {
         let columns = width / stride;
         let cells = columns * (height / stride);
-        let scores = heads.scores[level];
         let anchors = scores.rows.checked_div(cells).unwrap_or(0);
         if !(1..=2).contains(&anchors) || anchors * cells != scores.rows {
             return Err(format!("{} scores at stride {stride} do not fit {cells} cells", scores.rows));
         }
-        let distances = heads.distances[level];
-        let landmarks = heads.landmarks.get(level);
+        let (distances, landmarks) = (distances[level], landmarks.get(level));
         if distances.rows != scores.rows || landmarks.is_some_and(|l| l.rows != scores.rows) {
             return Err(format!("the outputs of stride {stride} differ in length"));
         }

@@ -81,16 +81,15 @@ mod tests {
     use super::*;
     use crate::models::tests::{one_item, views};
 
+    /// Numbers of cells of the levels on a canvas of 64 x 32 pixels.
+    const CELLS: [usize; 3] = [32, 8, 2];
+
     #[test]
     fn yunet_cell_decodes_in_any_output_order() {
         let (width, height) = (64, 32);
-        let mut data: Vec<(Vec<usize>, Vec<f32>)> = Vec::new();
-        for columns in [10, 1, 4, 1] {
-            for stride in STRIDES {
-                let cells = (width / stride) * (height / stride);
-                data.push((vec![1, cells, columns], vec![0.0; cells * columns]));
-            }
-        }
+        let output = |columns: usize, cells: usize| (vec![1, cells, columns], vec![0.0; cells * columns]);
+        let outputs = [10, 1, 4, 1].into_iter().flat_map(|columns| CELLS.map(|cells| output(columns, cells)));
+        let mut data: Vec<_> = outputs.collect();
         // Stride 16, cell 6 of 4 x 2: column 2, row 1.
         let cell = 6;
         data[4].1[cell] = 0.81;
@@ -117,13 +116,9 @@ mod tests {
 
     #[test]
     fn yunet_ignores_nan_outputs() {
-        let cells = [32, 8, 2];
-        let mut data: Vec<(Vec<usize>, Vec<f32>)> = Vec::new();
-        for columns in [1, 1, 4, 10] {
-            for count in cells {
-                data.push((vec![count, columns], vec![f32::NAN; count * columns]));
-            }
-        }
+        let output = |columns: usize, cells: usize| (vec![cells, columns], vec![f32::NAN; cells * columns]);
+        let outputs = [1, 1, 4, 10].into_iter().flat_map(|columns| CELLS.map(|cells| output(columns, cells)));
+        let data: Vec<_> = outputs.collect();
         assert!(decode(one_item(&views(&data)), (64, 32), 0.0).unwrap().is_empty());
     }
 }

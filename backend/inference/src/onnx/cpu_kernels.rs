@@ -126,14 +126,13 @@ impl Weights {
 
 fn is_pointwise(node: &Node) -> bool {
     let all_equal = |name: &str, value: i64| {
-        let attribute = node.attribute.iter().find(|attribute| attribute.name == name);
-        attribute.is_none_or(|attribute| attribute.ints.iter().all(|number| *number == value))
+        node.attribute(name).is_none_or(|attribute| attribute.ints.iter().all(|number| *number == value))
     };
     node.is("Conv") && node.integer("group", 1) == 1 && all_equal("strides", 1) && all_equal("pads", 0)
 }
 
 fn is_dense(node: &Node) -> bool {
-    let factor = |name: &str| node.attribute.iter().find(|a| a.name == name).and_then(|a| a.f).unwrap_or(1.0);
+    let factor = |name: &str| node.attribute(name).and_then(|attribute| attribute.f).unwrap_or(1.0);
     node.is("Gemm")
         && node.integer("transB", 0) == 1
         && node.integer("transA", 0) == 0

@@ -78,8 +78,8 @@ messages! {
         sparse_tensors: Vec<Bytes> = (bytes = "bytes", repeated, tag = "23"),
     }
 
-    /// A constant array, row-major. Its values are in `raw_data`, little-endian, or in the list of its
-    /// element type.
+    /// A constant array, row-major. Its values are in `raw_data`, little-endian, or in the list of
+    /// its element type.
     Tensor {
         dims: Vec<i64> = (int64, repeated, packed = "false", tag = "1"),
         data_type: Option<i32> = (int32, optional, tag = "2"),
@@ -244,10 +244,13 @@ impl Node {
         self.op_type == operator && matches!(self.domain(), "" | "ai.onnx")
     }
 
+    pub(super) fn attribute(&self, name: &str) -> Option<&Attribute> {
+        self.attribute.iter().find(|attribute| attribute.name == name)
+    }
+
     /// Returns the integer attribute `name`, or `default` if the node does not have it.
     pub(super) fn integer(&self, name: &str, default: i64) -> i64 {
-        let attribute = self.attribute.iter().find(|attribute| attribute.name == name);
-        attribute.and_then(|attribute| attribute.i).unwrap_or(default)
+        self.attribute(name).and_then(|attribute| attribute.i).unwrap_or(default)
     }
 }
 

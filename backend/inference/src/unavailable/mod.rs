@@ -128,6 +128,11 @@ impl Unavailable {
         Self { provider: None, kind: UnavailableKind::SwitchedOff, detail }
     }
 
+    /// Returns the provider's name and a colon, if there is a provider.
+    pub(crate) fn prefix(&self) -> String {
+        self.provider.map(|provider| format!("{}: ", provider.name())).unwrap_or_default()
+    }
+
     /// Returns the problem as one sentence without a full stop.
     pub fn message(&self) -> String {
         use UnavailableKind as Kind;
@@ -286,10 +291,7 @@ fn gpus_text(count: usize) -> String {
 
 impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(provider) = self.provider {
-            write!(f, "{}: ", provider.name())?;
-        }
-        f.write_str(&self.sentence())
+        write!(f, "{}{}", self.prefix(), self.sentence())
     }
 }
 
@@ -314,16 +316,8 @@ impl Refusal {
 
     /// Returns the original message of each provider that was tried, one per line.
     pub fn detail(&self) -> String {
-        let line = |failure: &Unavailable| match failure.provider {
-            Some(provider) => format!("{}: {}", provider.name(), failure.detail.trim()),
-            None => failure.detail.clone(),
-        };
+        let line = |failure: &Unavailable| format!("{}{}", failure.prefix(), failure.detail.trim());
         self.failures.iter().map(line).collect::<Vec<_>>().join("\n")
-    }
-
-    /// Returns the provider's name and a colon, if there is a provider.
-    pub(crate) fn provider(&self) -> String {
-        self.main_reason.provider.map(|provider| format!("{}: ", provider.name())).unwrap_or_default()
     }
 
     /// Returns the advice, including how to run without a GPU.

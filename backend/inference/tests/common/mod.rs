@@ -32,10 +32,14 @@ pub fn engine(pack: &Pack) -> Engine {
 }
 
 /// Starts an engine with the fixture models, which have no trained weights. Their detector takes
-/// images of any size.
-pub fn fixture_engine() -> Engine {
+/// images of any size. `with_quality`: the pack has a quality model.
+pub fn start_fixture(config: &Config, with_quality: bool) -> Engine {
     let folder = tempfile::tempdir().unwrap();
-    Engine::start(&config(), &fixture_pack(folder.path(), |_| None)).unwrap()
+    Engine::start(config, &fixture_pack(folder.path(), |file| with_quality.then_some(file))).unwrap()
+}
+
+pub fn fixture_engine() -> Engine {
+    start_fixture(&config(), false)
 }
 
 /// Writes the fixture pack to `folder`. `change` may add a quality model from the fixture's.

@@ -2,7 +2,7 @@
 use crate::common::*;
 use futures::future::join_all;
 use inference::{
-    Config, Engine, GpuBackend, Manifest, ModelKind, Operation, Priority, ResolvedPack, RunError, StartError,
+    Config, Engine, GpuBackend, ModelKind, Operation, Priority, ResolvedPack, RunError, StartError,
 };
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use std::collections::BTreeMap;
@@ -129,11 +129,10 @@ fn force_gpu_only_prevents_start_without_gpu() {
 /// matching hash.
 fn pack_with_detector(folder: &std::path::Path, detector: &[u8]) -> ResolvedPack {
     use sha2::Digest;
-    let written = testing::fixture_pack(folder);
-    let mut pack = Manifest::parse(&written.manifest()).unwrap().pack("fixture").unwrap().clone();
-    std::fs::write(&written.detector.path, detector).unwrap();
-    pack.files[0].sha256 = hex::encode(sha2::Sha256::digest(detector));
-    ResolvedPack { pack, directory: folder.to_owned() }
+    let mut pack = fixture_pack(folder, |_| None);
+    std::fs::write(pack.path(&pack.pack.files[0]), detector).unwrap();
+    pack.pack.files[0].sha256 = hex::encode(sha2::Sha256::digest(detector));
+    pack
 }
 
 #[test]

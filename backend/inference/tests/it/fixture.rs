@@ -2,7 +2,7 @@
 //! of other crates rely on these models. The score of the fixture quality model can be computed by
 //! hand.
 use crate::common::*;
-use inference::{Engine, ModelFile, Operation, Priority};
+use inference::{ModelFile, Operation, Priority};
 use std::sync::Arc;
 use testing::fixture_score;
 use vision::Frame;
@@ -34,21 +34,16 @@ async fn fixture_models_detect_and_distinguish_drawn_faces() {
 const COLOURS: [[u8; 3]; 6] =
     [[0, 0, 0], [255, 255, 255], [200, 40, 90], [40, 200, 90], [90, 40, 200], [127, 128, 129]];
 
-async fn check_scores(engine: &Engine) {
+#[testing::test]
+async fn quality_score_is_model_output_for_normalised_chip() {
+    let engine = start_fixture(&config(), true);
+    assert_eq!(engine.scorer().unwrap().name, "fixture_quality");
     let chips = COLOURS.map(|colour| Arc::new(Frame::filled(112, 112, colour)));
     let requests = chips.map(|chip| engine.score(chip, Priority::Background));
     for (colour, result) in COLOURS.iter().zip(futures::future::join_all(requests).await) {
         let (score, expected) = (result.unwrap().output, fixture_score(colour.map(f32::from)));
         assert!((score - expected).abs() < 1e-4, "{colour:?}: {score}, not {expected}");
     }
-}
-
-#[testing::test]
-async fn quality_score_is_model_output_for_normalised_chip() {
-    let folder = tempfile::tempdir().unwrap();
-    let engine = Engine::start(&config(), &fixture_pack(folder.path(), Some)).unwrap();
-    assert_eq!(engine.scorer().unwrap().name, "fixture_quality");
-    check_scores(&engine).await;
     let report = engine.report();
     let names: Vec<_> = report.operations.iter().map(|o| o.operation).collect();
     assert_eq!(names, Operation::ALL.map(Operation::name), "the score is a part of quality_checks");

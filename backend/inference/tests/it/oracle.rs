@@ -191,7 +191,8 @@ fn chips(oracle: &Value, faces: &str, embedding: &str) -> Vec<(String, Arc<Frame
     chips
 }
 
-/// Checks that the embeddings of the chips have a cosine of at least 0.995 to those of the reference.
+/// Checks that the embeddings of the chips have a cosine of at least 0.995 to those of the
+/// reference.
 async fn check_embeddings(engine: &Engine, chips: &[(String, Arc<Frame>, Embedding)]) {
     let mut lowest = (1.0_f32, "");
     for (name, chip, expected) in chips {

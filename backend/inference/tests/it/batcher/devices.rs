@@ -22,7 +22,7 @@ async fn out_of_memory_permanently_lowers_batch_size() {
         device.finish_runs(runs);
         device.check_results().await;
     }
-    assert_eq!(device.sizes(), [1, 64, 32, 8, 8, 8, 8, 8, 1, 8, 8, 8, 8, 8]);
+    assert_eq!(device.check_results().await, [1, 64, 32, 8, 8, 8, 8, 8, 1, 8, 8, 8, 8, 8]);
 }
 
 #[testing::test(flavor = "multi_thread")]
@@ -104,7 +104,7 @@ async fn failing_input_does_not_fail_whole_batch() {
         assert_eq!(outputs, [Some(0.0), None, None, Some(6.0), Some(8.0)], "prefetch {prefetch}");
         // After the first request, the device runs the batch and its halves, each padded to the
         // batch size 4. No request runs alone.
-        assert_eq!(device.sizes(), [1, 4, 4, 4]);
+        assert_eq!(device.check_results().await, [1, 4, 4, 4]);
         device.batcher.check_ready().unwrap();
     }
 }

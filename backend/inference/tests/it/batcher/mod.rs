@@ -4,9 +4,9 @@ mod devices;
 mod queue;
 
 use inference::backend::{Backend, BackendError, BatchView, OutputReader, OutputView, Outputs};
-use inference::batcher::{Batcher, Device, Limits, RequestOptions};
+use inference::batcher::{Batcher, Device, Limits, RequestOptions, RunResult};
 use inference::models::Model;
-use inference::{Operation, Priority, RunError, Timed};
+use inference::{Operation, Priority};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -127,7 +127,7 @@ pub(crate) fn start(devices: Vec<Doubler>, limits: Limits) -> Batcher<Numbers> {
 }
 
 /// A request with its number. It is sent from a separate task.
-pub(crate) type Request = (f32, JoinHandle<Result<Timed<f32>, RunError>>);
+pub(crate) type Request = (f32, JoinHandle<RunResult<f32>>);
 
 pub(crate) fn send(
     batcher: &Batcher<Numbers>,
@@ -224,10 +224,6 @@ impl GatedDevice {
     /// Waits for the requests and checks their results. Returns the batch sizes of all runs.
     pub(crate) async fn check_results(&mut self) -> Vec<usize> {
         check_results(self.requests.drain(..)).await;
-        self.sizes()
-    }
-
-    pub(crate) fn sizes(&self) -> Vec<usize> {
         self.sizes.lock().unwrap().clone()
     }
 }
