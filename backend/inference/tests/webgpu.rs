@@ -195,11 +195,10 @@ fn gpu_numbers_that_webgpu_lacks_are_rejected() {
 #[testing::needs(webgpu)]
 #[test]
 fn devices_of_several_backends_must_all_work() {
-    let pack = testing::pack();
     let device = |backend| DeviceId { backend: Some(backend), id: 0 };
     let device_ids = vec![device(GpuBackend::WebGpu), device(GpuBackend::Cuda)];
     let config = Config { device_ids, ..webgpu_config(&[Operation::QualityChecks]) };
-    let (_, provider, refusal) = gpu_only(Engine::start(&config, &pack).unwrap_err());
+    let (_, provider, refusal) = gpu_only(Engine::start(&config, &testing::pack()).unwrap_err());
     assert_eq!((provider.as_str(), refusal.main_reason.kind.name()), ("webgpu,cuda", "not_in_library"));
 }
 

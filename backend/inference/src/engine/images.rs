@@ -237,24 +237,24 @@ pub(super) struct DetectorPreparation<'a> {
 }
 
 impl DetectorPreparation<'_> {
-    /// Returns `session` with its preparation graphs if `image_processing` runs on the same device
-    /// and the results agree with those of `session` alone. Otherwise returns `session` unchanged,
-    /// and its inputs are tensors.
+    /// Returns the session with its preparation graphs if `image_processing` runs on the same
+    /// device and the results agree with those of the session alone. Otherwise returns the session
+    /// unchanged, and its inputs are tensors.
     pub(super) fn prepare(
         &self,
         model: &DetectorModel,
-        session: OnnxModel,
-        placement: &Placement,
+        trial: Trial<OnnxModel>,
         batch: usize,
     ) -> Box<dyn Backend> {
-        if !self.placements.iter().any(|other| other.shares_memory_with(placement)) {
+        let Trial { session, placement, .. } = trial;
+        if !self.placements.iter().any(|other| other.shares_memory_with(&placement)) {
             return Box::new(session);
         }
         let (sizes, device) = (batch_sizes(batch), placement.label());
         // The graphs run on the provider of `image_processing`, because TensorRT would compile an
         // engine for each image size.
         let graphs = image_provider(placement.provider).map_err(|e| e.message()).and_then(|provider| {
-            Preparation::load(self.runtime, self.input, &sizes, &Placement { provider, ..placement.clone() })
+            Preparation::load(self.runtime, self.input, &sizes, &Placement { provider, ..placement })
         });
         let (session, reason) = match graphs {
             Ok(preparation) => {

@@ -48,11 +48,8 @@ fn load(config: &Config, pack: &ResolvedPack) -> Result<Inner, StartError> {
     let canvas = most_frequent_canvas(config, &candidate.model);
     let placements = &images.canvas_placements;
     let preparation = DetectorPreparation { runtime: &runtime, input: &file.input, placements, canvas };
-    let make_backend = |model: &DetectorModel, trial: Trial<OnnxModel>, batch: usize| {
-        preparation.prepare(model, trial.session, &trial.placement, batch)
-    };
     let Started { batcher, report, mut loaded_models, accepts_images: draws_canvases_on_device } =
-        start_batcher(&attempts, candidate, make_backend)?;
+        start_batcher(&attempts, candidate, |model, trial, batch| preparation.prepare(model, trial, batch))?;
     let detector = describe_detector(config, file, batcher, &report)?;
     let mut first_look = None;
     if let Some(file) = first_look_file(config, pack, &report) {

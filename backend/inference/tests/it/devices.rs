@@ -12,9 +12,8 @@ use std::sync::{Arc, Mutex};
 
 #[test]
 fn self_test_runs_every_model_and_explains_absent_providers() {
-    let pack = testing::pack();
     let config = Config { gpu_batch_size: 4, ..config() };
-    let report = self_test(&config, &pack).unwrap();
+    let report = self_test(&config, &testing::pack()).unwrap();
     let cpu: Vec<_> = report.tests.iter().filter(|test| test.provider == "cpu").collect();
     let operations: Vec<_> = cpu.iter().map(|test| test.operation.unwrap()).collect();
     assert_eq!(operations, Operation::ALL.map(Operation::name).as_slice());
@@ -49,9 +48,8 @@ fn self_test_runs_every_model_and_explains_absent_providers() {
 
 #[test]
 fn missing_openvino_falls_back_to_onnx_runtime_with_reason() {
-    let pack = testing::pack();
     let config = Config { cpu_backend: CpuBackend::OpenVino(Precision::Fp32), ..config() };
-    let report = Engine::start(&config, &pack).unwrap().report();
+    let report = Engine::start(&config, &testing::pack()).unwrap().report();
     for operation in &report.operations[..2] {
         let reason = operation.reason.as_deref().unwrap_or_default();
         assert!(reason.starts_with("openvino: ") && reason.contains("built without it"), "{operation:?}");
@@ -77,9 +75,8 @@ fn model_without_batch_axis_runs_single_items() {
 
 #[test]
 fn building_engines_without_tensorrt_fails_with_reason() {
-    let pack = testing::pack();
     let config = Config { backend: GpuBackend::Tensorrt, ..config() };
-    match build_engines(&config, &pack).unwrap_err() {
+    match build_engines(&config, &testing::pack()).unwrap_err() {
         StartError::NoTensorrt { reason } => assert!(reason.contains("built without it"), "{reason}"),
         error => panic!("{error}"),
     }
@@ -190,11 +187,11 @@ impl tracing::Subscriber for Warnings {
 
 #[test]
 fn missing_gpu_causes_one_warning_for_all_operations() {
-    let pack = testing::pack();
     let warnings = Arc::new(Warnings::default());
     let config = Config { gpu_operations: Operation::ALL.to_vec(), backend: GpuBackend::Auto, ..config() };
-    let engine =
-        tracing::subscriber::with_default(warnings.clone(), || Engine::start(&config, &pack).unwrap());
+    let engine = tracing::subscriber::with_default(warnings.clone(), || {
+        Engine::start(&config, &testing::pack()).unwrap()
+    });
     let texts = warnings.0.lock().unwrap().clone();
     assert_eq!(texts.len(), 1, "{texts:#?}");
     for operation in Operation::ALL {

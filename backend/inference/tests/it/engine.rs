@@ -44,13 +44,12 @@ fn start_counting(
 
 #[testing::test]
 async fn absent_gpu_provider_fallback_is_reported() {
-    let pack = testing::pack();
     let config = Config {
         gpu_operations: vec![Operation::FaceDetection, Operation::QualityChecks],
         backend: GpuBackend::Cuda,
         ..config()
     };
-    let (engine, counts) = start_counting(&config, &pack);
+    let (engine, counts) = start_counting(&config, &testing::pack());
     let engine = engine.unwrap();
     let expected = [
         ("operation=face_detection,provider=cuda".to_owned(), 1),

@@ -202,9 +202,8 @@ async fn check_embeddings(engine: &Engine, chips: &[(String, Arc<Frame>, Embeddi
             lowest = (cosine, name);
         }
     }
-    let models = &engine.report().models;
     println!("{}: {} faces, lowest cosine {lowest:?}", engine.embedder().name, chips.len());
-    assert!(lowest.0 >= 0.995, "{lowest:?}, {models:?}");
+    assert!(lowest.0 >= 0.995, "{lowest:?}, {:?}", engine.report().models);
 }
 
 #[testing::needs(shared)]
