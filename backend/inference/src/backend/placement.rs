@@ -123,12 +123,11 @@ impl Placement {
                 let without_engine = || ep::TensorRT::default().with_device_id(device);
                 let engine = self.tensorrt.as_ref();
                 let tensorrt = engine.map_or_else(without_engine, |engine| engine.provider(device));
-                vec![
-                    tensorrt.build().error_on_failure(),
-                    // Nodes that TensorRT does not support run on CUDA, not on the CPU.
-                    #[cfg(feature = "cuda")]
-                    cuda(device, self),
-                ]
+                let mut registrations = vec![tensorrt.build().error_on_failure()];
+                // Nodes that TensorRT does not support run on CUDA, not on the CPU.
+                #[cfg(feature = "cuda")]
+                registrations.push(cuda(device, self));
+                registrations
             }
             #[cfg(feature = "migraphx")]
             Provider::Migraphx => {
