@@ -44,7 +44,8 @@ impl Provider {
 
     /// Returns the name in reports.
     pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(provider, _)| *provider == self).map_or("", |(_, name)| name)
+        let named = Self::NAMES.iter().find(|(provider, _)| *provider == self);
+        named.expect("every provider has a name").1
     }
 
     pub fn runs_on_cpu(self) -> bool {

@@ -138,6 +138,7 @@ impl<M: Model> Worker<M> {
         let started = Instant::now();
         let outcome = self.run_unless_lost(&batch, |run, _| run.run_written(tensor));
         self.handle_outcome(batch, false, outcome, started);
+        self.tensor.shrink();
     }
 
     /// Lowers the maximum batch size below that of a batch of `entry_count` entries, which failed.

@@ -184,13 +184,13 @@ async fn concurrent_detections_equal_single_runs() {
     let names = ["ada.jpg", "two_people.jpg", "view.jpg", "ben.jpg", "group.jpg", "cora.jpg"];
     let mut expected_faces = Vec::new();
     for name in names {
-        expected_faces.push((drawing(name), detect_at_640(&engine, &drawing(name)).await));
+        expected_faces.push((Arc::new(drawing(name)), detect_at_640(&engine, &drawing(name)).await));
     }
-    join_all((0..60).map(async |i| {
-        let (frame, expected) = &expected_faces[i % expected_faces.len()];
-        assert_eq!(detect_at_640(&engine, frame).await, *expected);
-    }))
-    .await;
+    let tasks = (0..60).map(|i| {
+        let (engine, (frame, expected)) = (engine.clone(), expected_faces[i % expected_faces.len()].clone());
+        tokio::spawn(async move { assert_eq!(detect_at_640(&engine, &frame).await, expected) })
+    });
+    join_all(tasks.collect::<Vec<_>>()).await.into_iter().for_each(Result::unwrap);
     assert_eq!(engine.embedder().name, "face_recognition_sface_2021dec_int8bq");
     assert_eq!(engine.detector().name, "face_detection_yunet_2023mar_int8bq");
     assert_eq!(engine.embedder().identity.len(), 64);
