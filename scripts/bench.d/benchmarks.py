@@ -1,5 +1,7 @@
 """The benchmarks: a function for each, which returns the report."""
+import collections
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -75,12 +77,25 @@ class Crawled:
         rate = result["pictures"] / result["seconds"]
         return result | {"images_per_second": rate, "cpu_ms_per_image": 1e3 * result["cpu_seconds"] / result["pictures"]}
 
-    def facecrawl(self, binary, place, environment, *options):
+    def facecrawl(self, binary, place, environment, *options, **redirected):
         """Runs `facecrawl scan` with an empty database. Its files stay until all runs have ended: for
         minutes after many files were deleted, ext4 takes longer to create new ones."""
         limits = ["--max-pages", self.pictures, "--max-images", self.pictures]
         command = [binary, "--data-dir", tempfile.mkdtemp(dir=place), "scan", self.url, "--json", *limits, *options]
-        return self.run(command, env=environment)
+        return self.run(command, env=environment, **redirected)
+
+    def statements(self, binary, place, environment):
+        """Returns the number of SQL statements for each image, and the most frequent ones. Postgres
+        logs each statement, so the run is slower than the measured ones."""
+        environment = environment | {"PGOPTIONS": "-c log_statement=all", "LOG_LEVEL": "error,postgres=debug"}
+        log = place / "statements.log"
+        with open(log, "wb") as sink:
+            pictures = self.facecrawl(binary, place, environment, stderr=sink)["pictures"]
+        logged = re.findall(r"LOG:  (?:execute [^:]+|statement): ([^\n]*(?:\n[^\n]*DEBUG \t[^\n]*)?)", log.read_text(errors="replace"))
+        # A statement begins with its name or, if it begins with a line break, in the second line.
+        texts = collections.Counter(" ".join(re.sub(r"\n[^\n]*DEBUG \t", " ", text).split())[:80] for text in logged)
+        frequent = {text: round(count / pictures, 3) for text, count in texts.most_common(40)}
+        return {"per_image": round(texts.total() / pictures, 2), "most_frequent": frequent}
 
     def scrapy(self, interpreter, *arguments):
         with scratch() as place:
@@ -136,6 +151,7 @@ def e2e(arguments):
             pairs += [(f"{pack} {kind}", name) for kind in ("equal", "default") for name in names]
             within += [(f"{pack} {kind}", f"{pack} in process") for kind in ("equal", "default")]
         results = rounds(found, arguments.rounds)
+        statements = site.statements(folder / "facecrawl", place, settings("compact", models, **crawling))
     figures = ["pictures", "faces", "seconds", "images_per_second", "cpu_ms_per_image", "cpu_seconds", "children_cpu_seconds", "pool_cpu_seconds", "server_cpu_seconds", "duplicates", "skipped", "failed"]
     return {
         "mix": summary,
@@ -143,6 +159,7 @@ def e2e(arguments):
         "ratios": ratios(results, "images_per_second", pairs),
         "cpu_ratios": ratios(results, "cpu_ms_per_image", [pair[::-1] for pair in pairs]),
         "in_process_ratios": ratios(results, "images_per_second", within),
+        "statements_of_compact_default": statements,
         "stages_in_process_ms": {name: samples[-1]["stages"] for name, samples in results.items() if "stages" in samples[-1]},
     }
 

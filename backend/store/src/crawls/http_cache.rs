@@ -74,6 +74,18 @@ pub struct ImageFetch {
     pub page_url: Option<String>,
 }
 
+/// The row of [`Hosts::prepare_image`]; without a cached response, its columns are null.
+#[derive(FromRow)]
+struct ImageFetchRow {
+    is_suppressed: bool,
+    image_id: Option<Uuid>,
+    final_url: Option<String>,
+    etag: Option<String>,
+    last_modified: Option<String>,
+    bytes: Option<i64>,
+    page_url: Option<String>,
+}
+
 impl Hosts<'_> {
     /// Returns the cached content of a page, if it was parsed in the same way. `reader` identifies
     /// the parser.
@@ -146,25 +158,24 @@ impl Hosts<'_> {
 
     /// Returns what the fetch of an image needs to know.
     pub async fn prepare_image(self, image: &ImageRequest<'_>) -> Result<ImageFetch, StoreError> {
-        let row: (bool, Option<Uuid>, Option<String>, Option<String>, Option<String>, Option<i64>, Option<String>) =
-            sqlx::query_as(concat!(
-                "select ",
-                suppresses_url!(),
-                ", v.image_id, v.final_url, v.etag, v.last_modified, v.bytes,
-                   (select coalesce(final_url, url) from pages where id = $6)
-                 from (values (1)) one
-                 left join image_visits v on v.collection_id = $1 and v.url_hash = $4 and $5 is not null
-                      and not exists (select from faces f where f.image_id = v.image_id and f.model_id <> $5)",
-            ))
-            .bind(image.collection)
-            .bind(image.image_url)
-            .bind(None::<Uuid>)
-            .bind(url_hash(image.url))
-            .bind(image.revalidates_for)
-            .bind(image.page)
-            .fetch_one(&self.0.pool)
-            .await?;
-        let (is_suppressed, image_id, final_url, etag, last_modified, bytes, page_url) = row;
+        let row: ImageFetchRow = sqlx::query_as(concat!(
+            "select ",
+            suppresses_url!(),
+            " as is_suppressed, v.image_id, v.final_url, v.etag, v.last_modified, v.bytes,
+               (select coalesce(final_url, url) from pages where id = $6) as page_url
+             from (values (1)) one
+             left join image_visits v on v.collection_id = $1 and v.url_hash = $4 and $5 is not null
+                  and not exists (select from faces f where f.image_id = v.image_id and f.model_id <> $5)",
+        ))
+        .bind(image.collection)
+        .bind(image.image_url)
+        .bind(None::<Uuid>)
+        .bind(url_hash(image.url))
+        .bind(image.revalidates_for)
+        .bind(image.page)
+        .fetch_one(&self.0.pool)
+        .await?;
+        let ImageFetchRow { is_suppressed, image_id, final_url, etag, last_modified, bytes, page_url } = row;
         let response = final_url.zip(bytes);
         let response =
             response.map(|(final_url, bytes)| CachedResponse { final_url, etag, last_modified, bytes });
