@@ -92,7 +92,7 @@ class Crawled:
         with open(log, "wb") as sink:
             pictures = self.facecrawl(binary, place, environment, stderr=sink)["pictures"]
         logged = re.findall(r"LOG:  (?:execute [^:]+|statement): ([^\n]*(?:\n[^\n]*DEBUG \t[^\n]*)?)", log.read_text(errors="replace"))
-        # A statement begins with its name or, if it begins with a line break, in the second line.
+        # A statement that begins with a line break is logged from the second line on.
         texts = collections.Counter(" ".join(re.sub(r"\n[^\n]*DEBUG \t", " ", text).split())[:80] for text in logged)
         frequent = {text: round(count / pictures, 3) for text, count in texts.most_common(40)}
         return {"per_image": round(texts.total() / pictures, 2), "most_frequent": frequent}

@@ -76,8 +76,8 @@ impl Queue {
     }
 
     /// Locks the jobs of many claims inside the caller's transaction, so that the claims are held
-    /// until it ends. Returns the locked ones. The others are lost, or another transaction has
-    /// locked their jobs.
+    /// until it ends. Returns the claims whose jobs it locked. The others are lost, or another
+    /// transaction has locked their jobs.
     pub async fn lock_claims(
         &self,
         conn: &mut PgConnection,
@@ -299,7 +299,7 @@ const RECORD_PROGRESS: &str = concat!(
 where id = $1 and fence = $2 and state = 'running' and (select count(*) from group_lock) >= 0"
 );
 
-/// Acquires the shared locks of the groups in a fixed order, and then the rows.
+/// Acquires the shared locks of the groups in a fixed order, and then locks the rows.
 const LOCK_CLAIMS: &str = "
 with group_locks as materialized (
     select pg_advisory_xact_lock_shared(lock) from (

@@ -219,7 +219,11 @@ fn every_check_parses_program_output() {
         let load = &facts("service")[key];
         assert!(load["images_per_second"].as_f64().unwrap() > 0.0 && load["errors"] == 0, "{load}");
     }
-    assert!(facts("service")["ready_seconds"]["again"].as_f64().unwrap() > 0.0, "{}", facts("service"));
+    assert!(
+        facts("service")["ready_seconds"]["existing_database"].as_f64().unwrap() > 0.0,
+        "{}",
+        facts("service")
+    );
     assert!(facts("pipeline")["share_of_embedding_rate"].as_f64().unwrap() > 0.0, "{}", facts("pipeline"));
     assert!(facts("batch_size")["steps"].as_array().unwrap().len() > 1);
     assert!(outcome(&report, "strict_refusal").1.contains("there is a GPU"));

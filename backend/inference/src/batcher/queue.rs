@@ -116,7 +116,7 @@ impl<M: Model> Queue<M> {
         }
     }
 
-    /// Returns where an entry of this priority needs room.
+    /// Returns the semaphores of which an entry of this priority needs a permit.
     fn rooms(&self, priority: Priority) -> impl Iterator<Item = Arc<Semaphore>> {
         let first = match priority {
             Priority::Interactive => 1,

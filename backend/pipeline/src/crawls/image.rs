@@ -74,10 +74,10 @@ async fn scan(
         collection,
         image_url: job.image_url_id,
         url: job.url.as_str(),
-        revalidates_for: view.options.revalidate.then_some(model),
+        model: view.options.revalidate.then_some(model),
         page: job.shown_on.filter(|_| context.fetcher.sends_referer()).map(|shown_on| shown_on.page_id),
     };
-    let prepared = retried("prepare_image", || context.store.hosts().prepare_image(&request)).await?;
+    let prepared = retried("image_fetch", || context.store.hosts().image_fetch(&request)).await?;
     if prepared.is_suppressed {
         let reason = Reason::SuppressedUrl;
         retried("settle_row", || ingest.settle_suppressed(&incoming, Some(claim), reason.clone())).await?;

@@ -157,7 +157,7 @@ impl Encoded {
 
 impl FaceStore {
     /// Returns `true` if the image of an analysis is stored with blobs.
-    pub(crate) fn has_blobs(&self, analysis: &Analysis) -> bool {
+    pub(crate) fn needs_blobs(&self, analysis: &Analysis) -> bool {
         let has_faces = analysis.faces.iter().any(|face| face.embedding.is_some());
         has_faces || self.needs_thumbnail(has_faces)
     }

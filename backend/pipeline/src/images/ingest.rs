@@ -11,7 +11,7 @@ use bytes::Bytes;
 use dedupe::{Relation, RelationLookup, ShownFaces, Versions};
 use domain::{ImageState, Reason};
 use inference::Priority;
-use queue::{Claim, outside_slot};
+use queue::Claim;
 use std::sync::Arc;
 use store::crawls::http_cache::{CachedResponse, ImageVisit};
 use store::crawls::pages::ImageUrlResult;
@@ -98,12 +98,12 @@ impl Ingest {
         incoming: Incoming,
         claim: Option<Claim>,
     ) -> Result<IngestOutcome, IngestError> {
-        let _counted = self.storing.count_analysis();
+        let mut counted = Some(self.storing.count_analysis());
         let sha256 = self.faces.analyzer.digest(incoming.bytes.clone()).await?;
         let (suppressor, address) = (&self.faces.suppressor, address_of(&incoming));
         // A larger version can replace the stored image before the source is linked to it. In that
         // case the loop searches again.
-        for attempt in 0..MAX_ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             // Most collections have no suppressions and skip the early checks. The transaction that
             // stores the image checks again, so no erasure is missed.
             let (has_suppressions, known) =
@@ -144,14 +144,13 @@ impl Ingest {
                 return self.settle_suppressed(&incoming, claim, reason).await;
             }
             let analysis = self.without_faces(analysis, &suppressed.faces).await?;
-            // For an image without blobs, the transaction that stores it finds duplicates early
-            // enough.
-            let needs_search = attempt > 0 || self.faces.has_blobs(&analysis);
+            // The early search only avoids writing blobs of duplicates. Without blobs, the search
+            // in the transaction is sufficient.
+            let needs_search = !analysis.faces.is_empty() || self.faces.needs_blobs(&analysis);
             let (shown, is_duplicate) = match incoming.dedupe {
                 Dedupe::Near if needs_search => {
                     self.find_duplicate(incoming.collection, &analysis, &options).await?
                 }
-                Dedupe::Near => (ShownFaces::without_search(&analysis, &options), false),
                 _ => (ShownFaces::default(), false),
             };
             // The collection's first erasure may have been committed in the meantime. The faces
@@ -169,10 +168,18 @@ impl Ingest {
             if let Some(blobs) = blobs.as_ref().filter(|_| !has_suppressions) {
                 let prepared = self.prepare(&incoming, claim, &analysis, blobs.clone());
                 let done = IngestOutcome::Stored { image: prepared.image.id, faces: prepared.faces.len() };
-                if outside_slot(self.storing.store(prepared)).await {
-                    return Ok(done);
+                match self.storing.store(prepared).await {
+                    Some(true) => return Ok(done),
+                    Some(false) => {}
+                    // The transaction that completes the job finds out.
+                    None if claim.is_some() => {}
+                    None => {
+                        let lost = "the connection to the database broke; scan the file again".into();
+                        return Err(StoreError::Conflict(lost).into());
+                    }
                 }
             }
+            drop(counted.take());
             let has_suppressed_faces = !suppressed.faces.is_empty();
             let analyzed = Analyzed {
                 analysis: &analysis,

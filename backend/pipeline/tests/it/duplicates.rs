@@ -78,6 +78,38 @@ async fn images_are_stored_alone_if_their_batch_fails() {
 }
 
 #[testing::test]
+async fn erasure_does_not_delay_images_of_other_collections() {
+    const IMAGES: u8 = 30;
+    let (world, site) = World::with_site().await;
+    world
+        .commit(async |tx| world.store.collections().create(tx.conn(), "other", &Default::default()).await)
+        .await;
+    let frame = decode("cora.jpg");
+    let tags: String = (0..IMAGES).map(|n| format!("<img src=/{n}.jpg>")).collect();
+    site.set("/", Response::html(&tags));
+    for n in 0..IMAGES {
+        site.set(&format!("/{n}.jpg"), Response::jpeg(encode::jpeg(&frame, 60 + n)));
+    }
+    let (seeds, options) = ([site.url("/")], CrawlOptions { dedupe: Dedupe::Exact, ..fast() });
+    let blocked = world.create(&seeds, options.clone()).await;
+    let worker = world.worker("one");
+    let has_images = async || (world.number("select count(*) from image_urls").await > 0).then_some(());
+    crate::support::wait_for(has_images).await.unwrap();
+    let mut erasure = world.store.begin().await.unwrap();
+    world.store.suppressions().lock(erasure.conn(), blocked.collection_id, true).await.unwrap();
+
+    let other = world.crawls.create("other", &seeds, options).await.unwrap();
+    assert_eq!(world.until_ended(other.id).await.state, CrawlState::Completed);
+    assert!(world.store.crawls().get(blocked.id).await.unwrap().state.is_live());
+    drop(erasure);
+    assert_eq!(world.until_ended(blocked.id).await.state, CrawlState::Completed);
+    for crawl in [blocked.id, other.id] {
+        assert_eq!(images(&world.progress(crawl).await), [("processed", i64::from(IMAGES))]);
+    }
+    worker.stop().await;
+}
+
+#[testing::test]
 async fn exact_dedupe_stores_near_duplicates_separately() {
     let world = World::new().await;
     let progress = crawl(&world, Dedupe::Exact).await;

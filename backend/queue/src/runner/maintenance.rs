@@ -17,7 +17,7 @@ const PURGE_INTERVAL: Duration = Duration::from_secs(60);
 const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Minimum interval between two passes over the partition keys.
 const MIN_UNPARK_INTERVAL: Duration = Duration::from_millis(50);
-/// The same after a pass that unparked nothing. Usually no job is parked.
+/// Minimum interval after a pass that unparked nothing. Usually no job is parked.
 const IDLE_UNPARK_INTERVAL: Duration = Duration::from_millis(100);
 /// Minimum of all intervals of the background tasks, regardless of the lease.
 const MIN_INTERVAL: Duration = Duration::from_millis(20);

@@ -75,7 +75,7 @@ async fn complete_many_waits_for_locked_row() {
 }
 
 #[testing::test]
-async fn lock_claims_omits_lost_and_locked_jobs() {
+async fn lock_claims_omits_stale_claims_and_jobs_locked_elsewhere() {
     let fixture = Fixture::new().await;
     let group = Some(Uuid::now_v7());
     fixture.enqueue(&vec![NewJob { group_id: group, ..page() }; 4]).await;
@@ -103,7 +103,7 @@ async fn lock_claims_omits_lost_and_locked_jobs() {
 }
 
 #[testing::test]
-async fn locked_claims_exclude_cancellation_of_their_group() {
+async fn cancellation_waits_for_locked_claims() {
     let fixture = Fixture::new().await;
     let group = Uuid::now_v7();
     let id = fixture.enqueue_one(NewJob { group_id: Some(group), ..page() }).await;

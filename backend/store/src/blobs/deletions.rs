@@ -49,7 +49,7 @@ impl BlobKeys<'_> {
         .bind(buckets.into_iter().collect::<Vec<i32>>())
         .execute(&mut *conn)
         .await?;
-        // The rows are locked in order, so that two transactions do not wait for each other.
+        // The rows are locked in order, which prevents deadlocks.
         Ok(sqlx::query_scalar(
             "with locked as materialized (
                  select key from blob_deletions where key = any($1) order by key for update)

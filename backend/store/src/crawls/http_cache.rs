@@ -57,8 +57,8 @@ pub struct ImageRequest<'a> {
     /// The row of the ledger.
     pub image_url: Uuid,
     pub url: &'a str,
-    /// The embedding model of this service, if a cached response may be revalidated.
-    pub revalidates_for: Option<i32>,
+    /// The embedding model of this service. `None` if no cached response may be used.
+    pub model: Option<i32>,
     /// The page that shows the image.
     pub page: Option<Uuid>,
 }
@@ -69,12 +69,14 @@ pub struct ImageFetch {
     pub is_suppressed: bool,
     /// The cached response, if the image is stored and all its faces have embeddings of the model.
     pub cached: Option<CachedImage>,
-    /// The URL of the page after redirects, or its requested URL until it is fetched. `None` if its
-    /// row was deleted. The URL of an erased page does not begin with `http`.
+    /// The URL of the page after redirects, or its requested URL until it is fetched. `None` if the
+    /// request names no page or its row was deleted. The URL of an erased page does not begin with
+    /// `http`.
     pub page_url: Option<String>,
 }
 
-/// The row of [`Hosts::prepare_image`]; without a cached response, its columns are null.
+/// The row of [`Hosts::image_fetch`]. Without a cached response, the columns `image_id` to `bytes`
+/// are null.
 #[derive(FromRow)]
 struct ImageFetchRow {
     is_suppressed: bool,
@@ -156,8 +158,9 @@ impl Hosts<'_> {
         Ok(())
     }
 
-    /// Returns what the fetch of an image needs to know.
-    pub async fn prepare_image(self, image: &ImageRequest<'_>) -> Result<ImageFetch, StoreError> {
+    /// Returns whether the image's address is suppressed, its cached response, and the URL of its
+    /// page.
+    pub async fn image_fetch(self, image: &ImageRequest<'_>) -> Result<ImageFetch, StoreError> {
         let row: ImageFetchRow = sqlx::query_as(concat!(
             "select ",
             suppresses_url!(),
@@ -171,7 +174,7 @@ impl Hosts<'_> {
         .bind(image.image_url)
         .bind(None::<Uuid>)
         .bind(url_hash(image.url))
-        .bind(image.revalidates_for)
+        .bind(image.model)
         .bind(image.page)
         .fetch_one(&self.0.pool)
         .await?;
@@ -183,15 +186,19 @@ impl Hosts<'_> {
         Ok(ImageFetch { is_suppressed, cached, page_url })
     }
 
-    /// Replaces the cached responses of image URLs, or removes those without a `response`. The
-    /// images must be locked, or new in this transaction. A URL must not appear twice.
+    /// Replaces the cached responses of image URLs. A visit without a response removes the cached
+    /// one. The images must be locked, or new in this transaction. A URL may appear once per
+    /// collection.
     pub async fn cache_images(
         self,
         conn: &mut PgConnection,
         visits: &[ImageVisit<'_>],
     ) -> Result<(), StoreError> {
+        // All transactions change the rows in the same order, which prevents deadlocks.
+        let mut visits = visits.to_vec();
+        visits.sort_by_key(|visit| (visit.collection, url_hash(visit.url)));
         let (kept, removed): (Vec<ImageVisit<'_>>, Vec<ImageVisit<'_>>) =
-            visits.iter().copied().partition(|visit| visit.response.is_some());
+            visits.into_iter().partition(|visit| visit.response.is_some());
         if !removed.is_empty() {
             sqlx::query(
                 "delete from image_visits v using unnest($1::uuid[], $2::uuid[]) as n (collection_id, url_hash)

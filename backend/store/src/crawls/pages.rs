@@ -89,8 +89,8 @@ pub struct ImageUrlResult<'a> {
     pub final_url: Option<&'a str>,
 }
 
-/// The SQL condition that an address of an image URL is suppressed: its own, that of a page that
-/// contains it, or the one after redirects. Its parameters are `$1` (collection), `$2` (image URL)
+/// The SQL condition that an image URL, a page that contains it, or the URL after redirects is
+/// suppressed. Its parameters are `$1` (collection), `$2` (image URL)
 /// and `$3` (hash of the URL after redirects, or null).
 macro_rules! suppresses_url {
     () => {
@@ -232,12 +232,13 @@ impl Ledgers<'_> {
         image_url: Uuid,
         result: ImageUrlResult<'_>,
     ) -> Result<(), StoreError> {
-        self.settle_image_urls(conn, &[(image_url, result)]).await
+        self.settle_image_urls(conn, &[(image_url, result)]).await.map(drop)
     }
 
     /// Settles the rows of image URLs that are `queued`, and links their sources to the image, if
-    /// given. A row that is settled, or deleted with its crawl, does not change. Insert the images
-    /// before this call, so that all transactions lock in the same order.
+    /// given. Returns the number of settled rows. A row that is settled, or deleted with its crawl,
+    /// does not change. Insert the images before this call, so that all transactions lock in the
+    /// same order.
     ///
     /// # Errors
     /// Fails with `Invalid` if a new state is `Queued`.
@@ -245,16 +246,19 @@ impl Ledgers<'_> {
         self,
         conn: &mut PgConnection,
         settled: &[(Uuid, ImageUrlResult<'_>)],
-    ) -> Result<(), StoreError> {
+    ) -> Result<usize, StoreError> {
         check_settled(settled.iter().all(|(_, result)| result.state != ImageState::Queued))?;
         let final_hash = |result: &ImageUrlResult<'_>| result.image.and(result.final_url).map(url_hash);
+        // The rows are locked in order, which prevents deadlocks.
         let updated: Vec<Uuid> = sqlx::query_scalar(
-            "update image_urls u
+            "with locked as materialized (
+                 select id from image_urls where id = any($1) and state = 'queued' order by id for no key update)
+             update image_urls u
              set state = n.state, reason = n.reason, detail = n.detail, image_id = n.image_id, finished_at = now(),
                  final_hash = coalesce(n.final_hash, u.final_hash)
              from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::uuid[], $6::uuid[])
                   as n (id, state, reason, detail, image_id, final_hash)
-             where u.id = n.id and u.state = 'queued' returning u.id",
+             where u.id = n.id and u.id in (select id from locked) returning u.id",
         )
         .bind(settled.iter().map(|(id, _)| *id).collect::<Vec<Uuid>>())
         .bind(settled.iter().map(|(_, result)| result.state.as_str()).collect::<Vec<&str>>())
@@ -267,7 +271,7 @@ impl Ledgers<'_> {
         let linked = settled.iter().filter(|(id, result)| result.image.is_some() && updated.contains(id));
         let linked: Vec<_> = linked.collect();
         if linked.is_empty() {
-            return Ok(());
+            return Ok(updated.len());
         }
         // A separate statement, so that it sees sightings of transactions for which the first
         // statement had to wait.
@@ -282,7 +286,7 @@ impl Ledgers<'_> {
         .bind(linked.iter().map(|(_, result)| final_hash(result)).collect::<Vec<_>>())
         .execute(conn)
         .await?;
-        Ok(())
+        Ok(updated.len())
     }
 
     /// Settles those of the image URLs that are `queued` as skipped, without an image. They are

@@ -70,6 +70,15 @@ impl Tx {
         &mut self.0
     }
 
+    /// Makes a statement fail that waits for a lock longer than `wait`, until the transaction ends.
+    pub async fn limit_lock_waits(&mut self, wait: Duration) -> Result<(), StoreError> {
+        sqlx::query("select set_config('lock_timeout', $1, true)")
+            .bind(format!("{}ms", wait.as_millis().max(1)))
+            .execute(&mut *self.0)
+            .await?;
+        Ok(())
+    }
+
     /// Commits the transaction.
     ///
     /// # Errors

@@ -127,8 +127,9 @@ impl Faces<'_> {
     /// comes with its collection and its image. Does nothing if `faces` is empty.
     ///
     /// # Errors
-    /// Fails like [`Self::insert`].
-    pub async fn insert_with_images(
+    /// Fails with `NotFound` if a model is not registered, and with `Invalid` if an embedding is
+    /// invalid.
+    pub async fn insert_for_new_images(
         self,
         conn: &mut PgConnection,
         faces: &[FaceRow<'_>],

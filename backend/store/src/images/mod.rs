@@ -284,9 +284,9 @@ pub(crate) fn candidates_sql(table: &str, hashes: &CandidateHashes) -> String {
         distance("dhash", dhash),
         distance("phash", phash)
     );
-    // The database computes the values of each band, so that the statement has few parameters.
-    // Because the planner does not know them, it does not estimate the rows for each of them, which
-    // would take longer than the execution.
+    // The database computes the values of each band, so that the statement has few parameters. The
+    // planner does not know these values, so it does not estimate the rows for each value. These
+    // estimates would take longer than the execution.
     //
     // Each branch checks the distances itself with an index-only scan, because hundreds of rows per
     // million share a band without being near.
@@ -306,7 +306,7 @@ pub(crate) fn candidates_sql(table: &str, hashes: &CandidateHashes) -> String {
     by_phash.chain(by_dhash).collect::<Vec<String>>().join(" union ")
 }
 
-/// Returns all values of 16 bits of which at most `max_bits` are set. `max_bits` is one or two.
+/// Returns all 16-bit values with at most `max_bits` set bits. `max_bits` is one or two.
 fn near_masks(max_bits: u32) -> Vec<i64> {
     let mut masks = vec![0];
     for first in 0..16 {

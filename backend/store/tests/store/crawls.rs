@@ -409,6 +409,32 @@ async fn cancellation_waits_for_running_page_and_skips_queued_rows() {
     assert_eq!(progress.reasons[&Reason::Cancelled], 4);
 }
 
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_settle_same_image_urls_without_deadlock() {
+    let (_db, store) = fixture::database().await;
+    let crawl = fixture::crawl(&store).await;
+    let urls: Vec<_> = (0..40).map(|n| image_url(format!("{n}.jpg"), "p")).collect();
+    let rows: Vec<Uuid> =
+        admit_images(&store, crawl.id, 99, &urls).await.into_iter().map(|row| row.id).collect();
+    let settle = |rows: Vec<Uuid>| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let mut tx = store.begin().await.unwrap();
+            let settled: Vec<_> = rows
+                .iter()
+                .map(|row| (*row, result(ImageState::Failed, Some(Reason::DnsFailure), None)))
+                .collect();
+            let count = store.ledger().settle_image_urls(tx.conn(), &settled).await.unwrap();
+            tx.commit().await.unwrap();
+            count
+        })
+    };
+    let reversed = rows.iter().rev().copied().collect();
+    let (first, second) = tokio::join!(settle(rows.clone()), settle(reversed));
+    let counts = [first.unwrap(), second.unwrap()];
+    assert_eq!(counts.iter().sum::<usize>(), rows.len(), "{counts:?}");
+}
+
 #[testing::test]
 async fn transaction_reads_its_queued_rows_and_outcomes() {
     let (_db, store) = fixture::database().await;

@@ -176,7 +176,7 @@ async fn watermarked_copy_is_candidate_only_within_limits() {
 }
 
 #[testing::test]
-async fn image_is_new_unless_it_needs_comparison() {
+async fn ended_crawls_suppressions_and_known_images_need_checks() {
     let (_db, store) = fixture::database().await;
     let [default, other] = fixture::collections(&store, ["default", "other"]).await;
     let [live, ended] = [fixture::crawl(&store).await, fixture::crawl(&store).await];
@@ -192,16 +192,20 @@ async fn image_is_new_unless_it_needs_comparison() {
     let near = NewImage { phash: flip_bits(stored.phash, NEAR_PHASH_BITS), ..fixture::image(2) };
     let (known, new) = (NewImage { sha256: stored.sha256, ..fixture::image(3) }, fixture::image(4));
 
+    let urls = [image_url("a.jpg", "p"), image_url("b.jpg", "p")];
+    let rows = admit_images(&store, live.id, 9, &urls).await;
+    settle(&store, rows[1].id, "skipped", Some("not_an_image"), None).await;
     let to_store = |collection, image, crawl: &Crawl, compares_near| ImageToStore {
         collection,
         image,
         face_count: 0,
-        crawl: Some(crawl.id),
+        crawl: crawl.id,
+        image_url: rows[0].id,
         compares_near,
     };
     let cases = [
         (to_store(default, &new, &live, true), true),
-        (ImageToStore { crawl: None, ..to_store(default, &new, &ended, true) }, true),
+        (ImageToStore { image_url: rows[1].id, ..to_store(default, &new, &live, true) }, false),
         (to_store(default, &new, &ended, true), false),
         (to_store(other, &new, &live, true), false),
         (to_store(default, &known, &live, false), false),
@@ -210,7 +214,10 @@ async fn image_is_new_unless_it_needs_comparison() {
     ];
     let images = cases.map(|(image, _)| image);
     let mut tx = store.begin().await.unwrap();
-    assert_eq!(store.images().are_new(tx.conn(), &images).await.unwrap(), cases.map(|(_, is_new)| is_new));
+    assert_eq!(
+        store.images().need_no_checks(tx.conn(), &images).await.unwrap(),
+        cases.map(|(_, needs_none)| needs_none)
+    );
 }
 
 #[testing::test]
@@ -224,7 +231,8 @@ async fn known_bytes_are_not_inserted_with_others() {
         collection: default,
         image,
         face_count,
-        crawl: None,
+        crawl: Uuid::nil(),
+        image_url: Uuid::nil(),
         compares_near: false,
     };
     let mut tx = store.begin().await.unwrap();

@@ -3,7 +3,8 @@
 //! one host.
 //!
 //! Permits, pauses and the pace derived from a host's responses ([`crawler::pace`]) are in the
-//! database, so that all processes share them.
+//! database, so that all processes share them. A permit without a delay is reused for a short time,
+//! so a pause that another process records takes effect up to 0.1 s later.
 //!
 //! The limit on concurrent jobs grows with every fast response of the host. At most two jobs wait
 //! for a slow host, regardless of the number of its queued pages, so that jobs of other hosts can
@@ -33,9 +34,9 @@ const MAX_REFUSING_HOSTS: usize = 10_000;
 /// Pace in milliseconds up to which a host counts as fast. If it also refuses no requests and no
 /// delay is required, its pace is ignored. Otherwise each response would cause a write.
 const NEGLIGIBLE_PACE_MS: i32 = 20;
-/// Time for which a permit without a delay is used again.
-const GRANT_TTL: Duration = Duration::from_millis(100);
-/// Time for which a pace that was read counts as known.
+/// Time for which a permit without a delay may be reused.
+const PERMIT_TTL: Duration = Duration::from_millis(100);
+/// Time for which a host counts as fast after its pace was read.
 const PACE_TTL: Duration = Duration::from_secs(1);
 /// Wait before a retry if the database fails. Permits cannot be granted without the database.
 const DATABASE_PAUSE: Duration = Duration::from_secs(5);
@@ -43,19 +44,22 @@ const DATABASE_PAUSE: Duration = Duration::from_secs(5);
 pub(crate) struct HostThrottle {
     store: Store,
     config: Config,
-    /// Hosts without a delay that refused a request of this process. The pace is read only for
-    /// these hosts, because a query for every request to other hosts would cost too much.
+    /// Hosts that refused a request of this process although the crawl sets a delay of 0. With such
+    /// a delay, the pace is read only for these hosts.
     refusing_hosts: Mutex<HashSet<String>>,
+    /// Permits and paces of hosts without a delay that were read from the database recently.
     undelayed_hosts: Mutex<HashMap<String, UndelayedHost>>,
     concurrency: Arc<HostConcurrency>,
 }
 
-/// What this process knows of a host that it requests without a delay.
+/// What this process knows of a host to which it sends requests without a delay.
 #[derive(Debug, Default)]
 struct UndelayedHost {
     /// When the last permit was granted by the database, and its token.
     granted: Option<(Instant, i64)>,
-    /// When its pace was last read, if it was negligible then.
+    /// When this process recorded a pause.
+    paused_at: Option<Instant>,
+    /// When its pace was last read, if the host was fast and stayed fast.
     fast_at: Option<Instant>,
 }
 
@@ -150,7 +154,13 @@ impl HostThrottle {
                 }
                 PermitDecision::Granted { token } => {
                     if is_undelayed {
-                        self.remember(host, |memory| memory.granted = Some((begin, token)));
+                        // A pause that was recorded after the query began invalidates its result.
+                        let grant = |known: &mut UndelayedHost| {
+                            if known.paused_at.is_none_or(|paused_at| paused_at < begin) {
+                                known.granted = Some((begin, token));
+                            }
+                        };
+                        self.update_undelayed(host, grant);
                     }
                     return Ok(token);
                 }
@@ -198,22 +208,20 @@ impl HostThrottle {
                 let (after, requested_pause) = before.after(outcome, Bounds { min_delay, max_delay });
                 (before, after, requested_pause)
             };
-            let is_skipped = min_delay.is_zero() && self.was_fast(&permit.host) && {
+            // If a fast host stays fast after this response, its stored pace is neither used nor
+            // changed, and is not read.
+            let skips_read = min_delay.is_zero() && self.was_fast(&permit.host) && {
                 let (_, after, requested_pause) = next(HostPace::default());
                 requested_pause.is_none() && is_fast(to_host_pace(after.delay, after.refusals))
             };
             // If the host's history cannot be read, a refusal is treated as the first one, and the
             // delay starts from its initial value.
-            let stored_pace = match is_skipped {
+            let stored_pace = match skips_read {
                 true => HostPace::default(),
                 false => {
                     retried("host_pace", || self.store.hosts().pace(&permit.host)).await.unwrap_or_default()
                 }
             };
-            if !is_skipped && min_delay.is_zero() {
-                let fast_at = is_fast(stored_pace).then(Instant::now);
-                self.remember(&permit.host, |memory| memory.fast_at = fast_at);
-            }
             let (before, after, requested_pause) = next(stored_pace);
             pause = requested_pause;
             // A crawl with its own delay does not change the pace of the host.
@@ -222,6 +230,10 @@ impl HostThrottle {
             // crawl's own delay.
             delay = if is_adaptive { after.delay } else { before.delay.max(shared).min(min_delay) };
             let new_pace = to_host_pace(pace_delay, after.refusals);
+            if !skips_read && min_delay.is_zero() {
+                let fast_at = (is_fast(stored_pace) && is_fast(new_pace)).then(Instant::now);
+                self.update_undelayed(&permit.host, |known| known.fast_at = fast_at);
+            }
             if min_delay.is_zero() && is_fast(stored_pace) && is_fast(new_pace) {
                 delay = Duration::ZERO;
             } else {
@@ -239,7 +251,8 @@ impl HostThrottle {
             tracing::warn!(%error, "failed to record the end of a request");
         }
         if pause.is_some() {
-            self.remember(&permit.host, |memory| *memory = UndelayedHost::default());
+            let paused = UndelayedHost { paused_at: Some(Instant::now()), ..UndelayedHost::default() };
+            self.update_undelayed(&permit.host, |known| *known = paused);
         }
         let Some(own) = own else { return };
         let ended = retried("finish_collection_request", || {
@@ -251,13 +264,12 @@ impl HostThrottle {
         }
     }
 
-    /// Returns the token of a permit without a delay that was granted less than [`GRANT_TTL`] ago.
-    /// Such permits differ in nothing, so it can be used again. If another process records a pause
-    /// of the host meanwhile, requests of this process continue until that time is over.
+    /// Returns the token of a permit without a delay that was granted less than [`PERMIT_TTL`] ago.
+    /// Permits without a delay are interchangeable, so the token can be reused.
     fn recent_token(&self, host: &str) -> Option<i64> {
         let hosts = self.undelayed_hosts.lock().unwrap_or_else(PoisonError::into_inner);
         let (granted_at, token) = hosts.get(host)?.granted?;
-        (granted_at.elapsed() < GRANT_TTL).then_some(token)
+        (granted_at.elapsed() < PERMIT_TTL).then_some(token)
     }
 
     /// Returns `true` if the host was fast when its pace was last read, at most a second ago. While
@@ -268,9 +280,10 @@ impl HostThrottle {
         read_at.is_some_and(|read_at| read_at.elapsed() < PACE_TTL)
     }
 
-    fn remember(&self, host: &str, change: impl FnOnce(&mut UndelayedHost)) {
+    fn update_undelayed(&self, host: &str, change: impl FnOnce(&mut UndelayedHost)) {
         let mut hosts = self.undelayed_hosts.lock().unwrap_or_else(PoisonError::into_inner);
         if hosts.len() >= MAX_HOSTS {
+            // The entries are only a cache, so all of them can be removed.
             hosts.clear();
         }
         change(hosts.entry(host.to_owned()).or_default());

@@ -147,8 +147,8 @@ impl ShownFaces {
         Self { faces: shown.collect(), lacks_embeddings: false }
     }
 
-    /// Returns the faces of an analysis that was not compared with stored images.
-    pub(super) fn without_search(analysis: &Analysis, options: &AnalyzeOptions) -> Self {
+    /// Returns the faces of an analysis, without computing missing embeddings.
+    pub(super) fn without_extra_embeddings(analysis: &Analysis, options: &AnalyzeOptions) -> Self {
         let lacks_embeddings =
             options.passed_only && analysis.faces.iter().any(|face| face.embedding.is_none());
         Self { lacks_embeddings, ..Self::new(analysis, &[]) }
@@ -283,7 +283,7 @@ impl Ingest {
         let (p, d) = signed_hashes(&analysis.hashes);
         let candidates = store.images().near_candidates(store.pool(), collection, p, d).await?;
         let near = near_images(&analysis.hashes, &candidates);
-        let shown = ShownFaces::without_search(analysis, options);
+        let shown = ShownFaces::without_extra_embeddings(analysis, options);
         if near.is_empty() {
             return Ok((shown, false));
         }

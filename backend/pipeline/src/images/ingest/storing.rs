@@ -1,9 +1,9 @@
-//! The storing stage: the images that are certainly new wait in a bounded queue and are stored
-//! many at a time. QUEUE.md describes the transaction and why it keeps every guarantee.
+//! Stores new images together: analysed images wait in a bounded queue, and one transaction stores
+//! up to 64 of them. QUEUE.md describes the transaction and why it keeps every guarantee.
 //!
-//! The stage decides nothing that needs a comparison. An image that may be a duplicate or
-//! suppressed, whose claim or crawl has ended, or whose transaction failed, is returned to its
-//! caller, which stores it alone (`Ingest::record`).
+//! This stage compares no faces. It returns an image to its caller if the image may be a duplicate
+//! or suppressed, if its claim is lost, if its crawl has ended, or if the transaction fails. The
+//! caller then stores it alone (`Ingest::record`).
 use super::{FetchedFrom, stored_result};
 use crate::domain::count_outcome;
 use crate::images::face_store::{FaceStore, IngestError, StoredBlobs};
@@ -14,6 +14,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use store::StoreError;
 use store::crawls::http_cache::ImageVisit;
 use store::crawls::pages::ImageUrlResult;
 use store::faces::{FaceRow, NewFace};
@@ -27,11 +28,16 @@ use vision::PerceptualHashes;
 /// Maximum number of images in one transaction.
 const MAX_BATCH: usize = 64;
 /// Time for which the first image of a batch waits for others. It waits only while other images are
-/// analysed.
+/// being ingested.
 const MAX_WAIT: Duration = Duration::from_millis(50);
 
-/// Number of stored images after which the database's statistics are updated for the first time. It
-/// doubles after each update.
+/// Maximum time that a statement of a batch waits for a lock. An erasure in one collection, or a
+/// process that stopped inside a transaction, must not delay the images of other collections. It is
+/// shorter than Postgres waits before it looks for deadlocks, so that the batch is repeated and not
+/// the other transaction.
+const MAX_LOCK_WAIT: Duration = Duration::from_millis(300);
+/// Number of stored images after which the database's statistics are updated for the first time.
+/// Later updates follow each time the number has doubled.
 const FIRST_REFRESH: usize = 128;
 
 /// An analysed image with everything that its rows contain.
@@ -64,7 +70,7 @@ pub(super) struct StoringQueue {
     analyses: Arc<Analyses>,
 }
 
-/// The images that may still arrive at the stage or wait in it.
+/// The images that are being ingested. Most of them arrive at the stage, or wait in it.
 #[derive(Default)]
 struct Analyses {
     count: AtomicUsize,
@@ -96,7 +102,7 @@ impl StoringQueue {
         describe_histogram!(
             "facecrawl_storing_batch_size",
             Unit::Count,
-            "Number of new images that were stored in one transaction."
+            "Number of images that were taken from the queue together."
         );
         describe_gauge!(
             "facecrawl_storing_queue_depth",
@@ -116,30 +122,40 @@ impl StoringQueue {
     }
 
     /// Stores an image together with others. Returns `false` if it was not stored and must be
-    /// stored alone. If the caller is dropped meanwhile, the image may be stored nevertheless.
-    pub(super) async fn store(&self, image: PreparedImage) -> bool {
+    /// stored alone, and `None` if this is unknown because the connection broke during the commit.
+    /// If the caller is dropped during the transaction, the image may be stored nevertheless.
+    pub(super) async fn store(&self, image: PreparedImage) -> Option<bool> {
         let (stored, answer) = oneshot::channel();
         let depth = metrics::gauge!("facecrawl_storing_queue_depth");
         depth.increment(1);
         let _waits = Decrement(depth);
         if self.sender.send(Waiting { image, stored }).await.is_err() {
-            return false;
+            return Some(false);
         }
-        answer.await.unwrap_or(false)
+        answer.await.ok()
     }
 }
 
 async fn run(faces: FaceStore, mut receiver: mpsc::Receiver<Waiting>, analyses: Arc<Analyses>) {
     let (mut stored_count, mut next_refresh) = (0, FIRST_REFRESH);
     while let Some(first) = receiver.recv().await {
-        let batch = collect(first, &mut receiver, &analyses).await;
+        let mut batch = collect(first, &mut receiver, &analyses).await;
+        // Callers that were dropped must not store anything any more.
+        batch.retain(|waiting| !waiting.stored.is_closed());
+        if batch.is_empty() {
+            continue;
+        }
         metrics::histogram!("facecrawl_storing_batch_size").record(batch.len() as f64);
         let (images, answers): (Vec<PreparedImage>, Vec<_>) =
             batch.into_iter().map(|waiting| (waiting.image, waiting.stored)).unzip();
         let stored = match store_batch(&faces, &images).await {
             Ok(stored) => stored,
             Err(error) => {
-                tracing::debug!(%error, images = images.len(), "failed to store images together; they are stored alone");
+                tracing::debug!(%error, images = images.len(), "failed to store an image batch; its images are stored alone");
+                if matches!(error, IngestError::Store(StoreError::CommitUnknown(_))) {
+                    // The callers are told that the outcome is unknown.
+                    continue;
+                }
                 HashSet::new()
             }
         };
@@ -158,7 +174,7 @@ async fn run(faces: FaceStore, mut receiver: mpsc::Receiver<Waiting>, analyses: 
 /// Updates the planner's statistics of a database that grows quickly.
 async fn refresh_statistics(faces: FaceStore) {
     if let Err(error) = faces.store.schema().refresh_statistics().await {
-        tracing::debug!(%error, "failed to update the statistics of the database; autovacuum updates them later");
+        tracing::debug!(%error, "failed to refresh the planner's statistics; autovacuum refreshes them later");
     }
 }
 
@@ -191,11 +207,12 @@ async fn collect(
     }
 }
 
-/// Stores those of the images that need no comparison, in one transaction. Returns the ids of the
-/// stored images.
+/// Stores those of the images that need no further checks, in one transaction. Returns the ids of
+/// the stored images.
 async fn store_batch(faces: &FaceStore, images: &[PreparedImage]) -> Result<HashSet<Uuid>, IngestError> {
     let FaceStore { store, queue, .. } = faces;
     let mut tx = store.begin().await?;
+    tx.limit_lock_waits(MAX_LOCK_WAIT).await?;
     let claims: Vec<Claim> = images.iter().filter_map(|image| image.claim).collect();
     let held = match claims.is_empty() {
         true => HashSet::new(),
@@ -203,7 +220,7 @@ async fn store_batch(faces: &FaceStore, images: &[PreparedImage]) -> Result<Hash
     };
     let mut images: Vec<&PreparedImage> = images.iter().collect();
     images.retain(|image| image.claim.is_none_or(|claim| held.contains(&claim)));
-    images = first_of_each(images);
+    images = without_repeats(images);
     let collections: Vec<Uuid> = images.iter().map(|image| image.collection).collect();
     store.suppressions().lock_shared(tx.conn(), &collections).await?;
     let near = images.iter().filter(|image| image.compares_near);
@@ -211,21 +228,28 @@ async fn store_batch(faces: &FaceStore, images: &[PreparedImage]) -> Result<Hash
         near.flat_map(|image| super::dedupe::near_lock_keys(image.collection, &image.hashes)).collect();
     store.images().lock_near_keys(tx.conn(), &keys).await?;
     let rows: Vec<ImageToStore<'_>> = images.iter().map(|image| image.to_store()).collect();
-    let are_new = store.images().are_new(tx.conn(), &rows).await?;
-    let (mut images, rows): (Vec<&PreparedImage>, Vec<ImageToStore<'_>>) =
-        images.into_iter().zip(rows).zip(are_new).filter(|(_, is_new)| *is_new).map(|(pair, _)| pair).unzip();
+    let need_no_checks = store.images().need_no_checks(tx.conn(), &rows).await?;
+    let (mut images, rows): (Vec<&PreparedImage>, Vec<ImageToStore<'_>>) = images
+        .into_iter()
+        .zip(rows)
+        .zip(need_no_checks)
+        .filter(|(_, needs_none)| *needs_none)
+        .map(|(pair, _)| pair)
+        .unzip();
     if images.is_empty() {
         return Ok(HashSet::new());
     }
     let inserted = store.images().insert_many(tx.conn(), &rows).await?;
     images.retain(|image| inserted.contains(&image.image.id));
     let face_rows: Vec<FaceRow<'_>> = images.iter().flat_map(|image| image.face_rows()).collect();
-    store.faces().insert_with_images(tx.conn(), &face_rows).await?;
+    store.faces().insert_for_new_images(tx.conn(), &face_rows).await?;
     let blobs: Vec<&StoredBlobs> = images.iter().map(|image| &*image.blobs).collect();
     faces.keep_blobs(&mut tx, &blobs).await?;
     let settled: Vec<(Uuid, ImageUrlResult<'_>)> =
         images.iter().map(|image| (image.image_url, image.result())).collect();
-    store.ledger().settle_image_urls(tx.conn(), &settled).await?;
+    if store.ledger().settle_image_urls(tx.conn(), &settled).await? < images.len() {
+        return Err(StoreError::Conflict("the row of an image is no longer queued".into()).into());
+    }
     let visits: Vec<ImageVisit<'_>> = images.iter().filter_map(|image| image.visit()).collect();
     store.hosts().cache_images(tx.conn(), &visits).await?;
     let claims: Vec<Claim> = images.iter().filter_map(|image| image.claim).collect();
@@ -240,9 +264,9 @@ async fn store_batch(faces: &FaceStore, images: &[PreparedImage]) -> Result<Hash
     Ok(inserted)
 }
 
-/// Removes images that must see an earlier one of the batch first: those with the same bytes, the
-/// same address, or near hashes.
-fn first_of_each(images: Vec<&PreparedImage>) -> Vec<&PreparedImage> {
+/// Keeps the images that do not resemble an earlier image of the batch. Images resemble each other
+/// if they have the same collection and the same bytes, the same address, or near hashes.
+fn without_repeats(images: Vec<&PreparedImage>) -> Vec<&PreparedImage> {
     let mut first: Vec<&PreparedImage> = Vec::with_capacity(images.len());
     for image in images {
         let follows = |earlier: &&PreparedImage| {
@@ -265,7 +289,8 @@ impl PreparedImage {
             collection: self.collection,
             image: &self.image,
             face_count: self.faces.len(),
-            crawl: self.claim.map(|_| self.crawl),
+            crawl: self.crawl,
+            image_url: self.image_url,
             compares_near: self.compares_near,
         }
     }
@@ -293,7 +318,7 @@ mod tests {
     use super::*;
 
     fn prepared(number: u8, url: &str) -> PreparedImage {
-        // Hashes of different numbers differ in all bits of several bytes.
+        // Even numbers have equal hashes. Those of odd numbers are not near them.
         let hash = if number.is_multiple_of(2) { 0 } else { u64::MAX << number };
         let hashes = PerceptualHashes { p: hash, d: hash, a: hash };
         let image = NewImage {
@@ -326,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn image_follows_earlier_one_with_same_bytes_address_or_near_hashes() {
+    fn batch_omits_repeated_bytes_addresses_and_near_hashes() {
         let first = prepared(0, "a");
         let elsewhere = PreparedImage { collection: Uuid::max(), ..prepared(0, "a") };
         let exact_only = PreparedImage { compares_near: false, ..prepared(2, "d") };
@@ -339,7 +364,7 @@ mod tests {
             (&prepared(1, "e"), true),
             (&elsewhere, true),
         ];
-        let kept: Vec<Uuid> = first_of_each(images.iter().map(|(image, _)| *image).collect())
+        let kept: Vec<Uuid> = without_repeats(images.iter().map(|(image, _)| *image).collect())
             .iter()
             .map(|image| image.image.id)
             .collect();
