@@ -167,8 +167,8 @@ impl Hosts<'_> {
             " as is_suppressed, v.image_id, v.final_url, v.etag, v.last_modified, v.bytes,
                (select coalesce(final_url, url) from pages where id = $6) as page_url
              from (values (1)) one
-             left join image_visits v on v.collection_id = $1 and v.url_hash = $4 and $5 is not null
-                  and not exists (select from faces f where f.image_id = v.image_id and f.model_id <> $5)",
+             left join image_visits v on v.collection_id = $1 and v.url_hash = $4 and $5::int is not null
+                  and not exists (select from faces f where f.image_id = v.image_id and f.model_id <> $5::int)",
         ))
         .bind(image.collection)
         .bind(image.image_url)
