@@ -178,8 +178,8 @@ impl Settings {
             ),
             limit(
                 "images that crawls have fetched",
-                "`IMAGE_WORKERS` (four per core) x `MAX_IMAGE_MB`",
-                images * u64::from(self.service.max_image_mb) * MIB,
+                "`IMAGE_WORKERS` (four per core) and 4, x `MAX_IMAGE_MB`",
+                (images + 4) * u64::from(self.service.max_image_mb) * MIB,
             ),
             limit("pages", "`PAGE_WORKERS` (four per core) x 24 MiB", pages * PAGE_WORKER_BYTES),
             limit(

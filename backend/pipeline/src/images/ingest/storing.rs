@@ -9,7 +9,7 @@ use crate::domain::count_outcome;
 use crate::images::face_store::{FaceStore, IngestError, StoredBlobs};
 use domain::{ImageState, Reason};
 use metrics::{Unit, describe_gauge, describe_histogram};
-use queue::Claim;
+use queue::{Claim, outside_slot};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ use store::crawls::pages::ImageUrlResult;
 use store::faces::{FaceRow, NewFace};
 use store::images::NewImage;
 use store::images::storing::ImageToStore;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 use vision::PerceptualHashes;
@@ -36,6 +36,8 @@ const MAX_WAIT: Duration = Duration::from_millis(50);
 /// shorter than Postgres waits before it looks for deadlocks, so that the batch is repeated and not
 /// the other transaction.
 const MAX_LOCK_WAIT: Duration = Duration::from_millis(300);
+/// Maximum number of images that wait outside the slots of their jobs.
+const MAX_OUTSIDE_SLOTS: usize = 4;
 /// Number of stored images after which the database's statistics are updated for the first time.
 /// Later updates follow each time the number has doubled.
 const FIRST_REFRESH: usize = 128;
@@ -68,6 +70,8 @@ struct Waiting {
 pub(super) struct StoringQueue {
     sender: mpsc::Sender<Waiting>,
     analyses: Arc<Analyses>,
+    /// Permits to wait outside the slot of a job.
+    outside_slots: Arc<Semaphore>,
 }
 
 /// The images that are being ingested. Most of them arrive at the stage, or wait in it.
@@ -112,7 +116,7 @@ impl StoringQueue {
         let (sender, receiver) = mpsc::channel(MAX_BATCH);
         let analyses = Arc::<Analyses>::default();
         tokio::spawn(run(faces, receiver, analyses.clone()));
-        Self { sender, analyses }
+        Self { sender, analyses, outside_slots: Arc::new(Semaphore::new(MAX_OUTSIDE_SLOTS)) }
     }
 
     /// Counts an image that is being analysed, until the result is dropped.
@@ -132,7 +136,12 @@ impl StoringQueue {
         if self.sender.send(Waiting { image, stored }).await.is_err() {
             return Some(false);
         }
-        answer.await.ok()
+        // Other jobs can use the slots meanwhile. The number is small, because the files and blobs
+        // of waiting images stay in memory.
+        match self.outside_slots.try_acquire() {
+            Ok(_permit) => outside_slot(answer).await.ok(),
+            Err(_) => answer.await.ok(),
+        }
     }
 }
 
@@ -380,7 +389,8 @@ mod tests {
     async fn batch_waits_for_images_under_analysis() {
         let (sender, mut receiver) = mpsc::channel(MAX_BATCH);
         let analyses = Arc::<Analyses>::default();
-        let queue = StoringQueue { sender, analyses: analyses.clone() };
+        let queue =
+            StoringQueue { sender, analyses: analyses.clone(), outside_slots: Arc::new(Semaphore::new(0)) };
         let [_first, second, third] = [(); 3].map(|()| queue.count_analysis());
         let began = Instant::now();
         let later = async {
@@ -407,7 +417,8 @@ mod tests {
     async fn batch_size_is_limited() {
         let (sender, mut receiver) = mpsc::channel(2 * MAX_BATCH);
         let analyses = Arc::<Analyses>::default();
-        let queue = StoringQueue { sender, analyses: analyses.clone() };
+        let queue =
+            StoringQueue { sender, analyses: analyses.clone(), outside_slots: Arc::new(Semaphore::new(0)) };
         let _counted: Vec<CountedAnalysis> = (0..2 * MAX_BATCH).map(|_| queue.count_analysis()).collect();
         for _ in 0..MAX_BATCH + 1 {
             queue.sender.send(waiting()).await.unwrap();
