@@ -25,8 +25,8 @@ pub struct Runtime {
     plugins_dir: Option<PathBuf>,
 }
 
-/// The one library that a process may load, after the first attempt. An error contains the path of
-/// a library that is loaded, but could not be initialised, and the reason.
+/// The library of this process, which loads only one. `None` before the first attempt. An error
+/// contains the path of a library that is loaded, but could not be initialised, and the reason.
 static LIBRARY: Mutex<Option<Result<Runtime, (PathBuf, String)>>> = Mutex::new(None);
 
 impl Runtime {

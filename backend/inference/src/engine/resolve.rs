@@ -176,9 +176,9 @@ impl Fallbacks {
         Self { force_gpu_only, recorded: RefCell::default() }
     }
 
-    /// Adds the outcome of an operation that requests a GPU to its report. Returns its devices. If
-    /// no GPU is available, this is an error with `FORCE_GPU_ONLY`. Otherwise the fallback is
-    /// recorded ([`Self::record`]), and there are no devices.
+    /// Adds the outcome of an operation that requests a GPU to its report. Returns its devices.
+    /// Without a usable GPU, the call fails if `FORCE_GPU_ONLY` is set. Otherwise it records the
+    /// fallback ([`Self::record`]) and returns no devices.
     fn settle<T>(
         &self,
         report: &mut OperationReport,

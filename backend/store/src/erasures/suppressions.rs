@@ -114,11 +114,10 @@ impl Suppressions<'_> {
         collection: Uuid,
         exclusive: bool,
     ) -> Result<(), StoreError> {
-        let lock = if exclusive {
-            "select pg_advisory_xact_lock($1, hashtext($2::text))"
-        } else {
-            "select pg_advisory_xact_lock_shared($1, hashtext($2::text))"
-        };
+        if !exclusive {
+            return self.lock_shared(conn, &[collection]).await;
+        }
+        let lock = "select pg_advisory_xact_lock($1, hashtext($2::text))";
         sqlx::query(lock).bind(LOCK_CLASS).bind(collection).execute(conn).await?;
         Ok(())
     }

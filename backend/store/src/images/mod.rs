@@ -16,6 +16,7 @@ pub use crate::images::sources::{MAX_SOURCES, Source};
 use crate::index::scope::push_images_of_crawl;
 use crate::store::Images;
 use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, Postgres, QueryBuilder};
+use std::collections::HashSet;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -173,27 +174,7 @@ impl Images<'_> {
     ) -> Result<Result<(), Uuid>, StoreError> {
         // The existing row may be deleted before it can be read. The insert is then retried.
         for _ in 0..3 {
-            let inserted = sqlx::query(
-                "insert into images (id, collection_id, sha256, phash, dhash, ahash, width, height, format, bytes, rotation,
-                                     thumbnail_key)
-                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
-                 on conflict (collection_id, sha256) do nothing",
-            )
-            .bind(image.id)
-            .bind(collection)
-            .bind(image.sha256.as_slice())
-            .bind(image.phash)
-            .bind(image.dhash)
-            .bind(image.ahash)
-            .bind(image.width)
-            .bind(image.height)
-            .bind(&image.format)
-            .bind(image.bytes)
-            .bind(image.rotation)
-            .bind(&image.thumbnail_key)
-            .execute(&mut *conn)
-            .await?;
-            if inserted.rows_affected() == 1 {
+            if !insert_rows(conn, vec![(collection, image, 0)]).await?.is_empty() {
                 return Ok(Ok(()));
             }
             // `for share` prevents the existing image from being deleted or replaced before this
@@ -252,6 +233,45 @@ impl Images<'_> {
             .fetch_all(&self.0.pool)
             .await?)
     }
+}
+
+/// Inserts images with their collection and the number of their faces, and returns the ids of the
+/// inserted ones. An image is not inserted if its collection contains the same bytes.
+async fn insert_rows(
+    conn: &mut PgConnection,
+    mut rows: Vec<(Uuid, &NewImage, usize)>,
+) -> Result<HashSet<Uuid>, StoreError> {
+    // All transactions insert in the same order, which prevents deadlocks.
+    rows.sort_by_key(|(collection, image, _)| (*collection, image.sha256));
+    macro_rules! column {
+        ($get:expr) => {
+            rows.iter().map(|(_, image, _)| *image).map($get).collect::<Vec<_>>()
+        };
+    }
+    let face_counts = rows.iter().map(|(.., count)| i32::try_from(*count).unwrap_or(i32::MAX));
+    let inserted: Vec<Uuid> = sqlx::query_scalar(
+        "insert into images (id, collection_id, sha256, phash, dhash, ahash, width, height, format, bytes, rotation,
+                             thumbnail_key, face_count)
+         select * from unnest($1::uuid[], $2::uuid[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[], $7::int[],
+                              $8::int[], $9::text[], $10::bigint[], $11::int[], $12::text[], $13::int[])
+         on conflict (collection_id, sha256) do nothing returning id",
+    )
+    .bind(column!(|image| image.id))
+    .bind(rows.iter().map(|(collection, ..)| *collection).collect::<Vec<Uuid>>())
+    .bind(column!(|image| image.sha256.as_slice()))
+    .bind(column!(|image| image.phash))
+    .bind(column!(|image| image.dhash))
+    .bind(column!(|image| image.ahash))
+    .bind(column!(|image| image.width))
+    .bind(column!(|image| image.height))
+    .bind(column!(|image| image.format.as_str()))
+    .bind(column!(|image| image.bytes))
+    .bind(column!(|image| image.rotation))
+    .bind(column!(|image| image.thumbnail_key.as_deref()))
+    .bind(face_counts.collect::<Vec<i32>>())
+    .fetch_all(conn)
+    .await?;
+    Ok(inserted.into_iter().collect())
 }
 
 /// Maximum number of differing phash bits of a candidate, regardless of its dhash.

@@ -1,6 +1,6 @@
 //! Stores several new images with few statements, in the caller's transaction. Images that need
 //! further checks are left to the caller.
-use super::{CandidateHashes, NewImage, candidates_sql};
+use super::{CandidateHashes, NewImage, candidates_sql, insert_rows};
 use crate::StoreError;
 use crate::store::Images;
 use domain::CrawlState;
@@ -59,37 +59,8 @@ impl Images<'_> {
         conn: &mut PgConnection,
         images: &[ImageToStore<'_>],
     ) -> Result<HashSet<Uuid>, StoreError> {
-        // All transactions insert in the same order, which prevents deadlocks.
-        let mut images: Vec<&ImageToStore<'_>> = images.iter().collect();
-        images.sort_by_key(|image| (image.collection, image.image.sha256));
-        macro_rules! column {
-            ($get:expr) => {
-                images.iter().map($get).collect::<Vec<_>>()
-            };
-        }
-        let inserted: Vec<Uuid> = sqlx::query_scalar(
-            "insert into images (id, collection_id, sha256, phash, dhash, ahash, width, height, format, bytes, rotation,
-                                 thumbnail_key, face_count)
-             select * from unnest($1::uuid[], $2::uuid[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[], $7::int[],
-                                  $8::int[], $9::text[], $10::bigint[], $11::int[], $12::text[], $13::int[])
-             on conflict (collection_id, sha256) do nothing returning id",
-        )
-        .bind(column!(|to_store| to_store.image.id))
-        .bind(column!(|to_store| to_store.collection))
-        .bind(column!(|to_store| to_store.image.sha256.as_slice()))
-        .bind(column!(|to_store| to_store.image.phash))
-        .bind(column!(|to_store| to_store.image.dhash))
-        .bind(column!(|to_store| to_store.image.ahash))
-        .bind(column!(|to_store| to_store.image.width))
-        .bind(column!(|to_store| to_store.image.height))
-        .bind(column!(|to_store| to_store.image.format.as_str()))
-        .bind(column!(|to_store| to_store.image.bytes))
-        .bind(column!(|to_store| to_store.image.rotation))
-        .bind(column!(|to_store| to_store.image.thumbnail_key.as_deref()))
-        .bind(column!(|to_store| i32::try_from(to_store.face_count).unwrap_or(i32::MAX)))
-        .fetch_all(conn)
-        .await?;
-        Ok(inserted.into_iter().collect())
+        let rows = images.iter().map(|image| (image.collection, image.image, image.face_count));
+        insert_rows(conn, rows.collect()).await
     }
 }
 
