@@ -15,12 +15,18 @@ use testing::film::{Codec, Container, Encoding, Film};
 use testing::{FixturePack, MAX_WAIT, TestDatabase};
 
 pub struct TestFolder {
-    folder: tempfile::TempDir,
+    /// The folder in which [`TestFolder::path`] lies. It contains nothing else, so that the program
+    /// finds no `../shared/models` of the machine.
+    _parent: tempfile::TempDir,
+    path: PathBuf,
 }
 
 impl TestFolder {
     pub fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("folder");
+        std::fs::create_dir(&path).unwrap();
+        Self { _parent: parent, path }
     }
 
     /// Creates a folder that contains the models.
@@ -31,7 +37,7 @@ impl TestFolder {
     }
 
     pub fn path(&self) -> &Path {
-        self.folder.path()
+        &self.path
     }
 
     /// Returns a command that runs the binary in this folder. Models come from the mirror. The
