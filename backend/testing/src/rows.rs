@@ -19,7 +19,7 @@ pub fn image(random: &mut Random) -> NewImage {
         format: "jpeg".into(),
         bytes: 150_000,
         rotation: 0,
-        thumbnail_key: None,
+        thumbnail: None,
     }
 }
 
@@ -35,7 +35,6 @@ pub fn face(embedding: Vec<f32>, model_id: i32, quality: f32) -> NewFace {
         quality_passed: Some(true),
         embedding,
         model_id,
-        chip_key: None,
-        crop_key: None,
+        parts: None,
     }
 }

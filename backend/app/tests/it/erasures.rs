@@ -83,8 +83,18 @@ impl FileContents {
 
     /// Returns the files that are images, decoded.
     fn decoded(&self) -> Self {
-        let pixels = |content: &[u8]| Some(image::load_from_memory(content).ok()?.into_rgb8().into_raw());
-        Self(self.0.iter().filter_map(|(name, content)| Some((name.clone(), pixels(content)?))).collect())
+        const SIGNATURES: [&[u8]; 2] = [b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"];
+        // A file may contain several images.
+        let images = self.0.iter().flat_map(|(name, content)| {
+            let begins =
+                |at: &usize| SIGNATURES.iter().any(|signature| content[*at..].starts_with(signature));
+            let decoded = (0..content.len()).filter(begins).filter_map(|at| {
+                let pixels = image::load_from_memory(&content[at..]).ok()?;
+                Some((name.clone(), pixels.into_rgb8().into_raw()))
+            });
+            decoded.collect::<Vec<_>>()
+        });
+        Self(images.collect())
     }
 }
 

@@ -195,10 +195,10 @@ async fn restores_private_database_and_reports_damaged_blob() {
     };
     facecrawl(&["scan", "album"]).success();
     facecrawl(&["backup", "kept"]).success();
-    let chip = files_below(&folder.path().join("kept/blobs/chips")).remove(0);
-    std::fs::write(&chip, b"other content").unwrap();
+    let blob = files_below(&folder.path().join("kept/blobs/parts")).remove(0);
+    std::fs::write(&blob, b"other content").unwrap();
     let restored = facecrawl(&["restore", "kept", "--data-dir", "other"]).assert_status(3);
-    assert_contains(&restored.stdout, &["2 copied", "missing: chips/"]);
+    assert_contains(&restored.stdout, &["0 copied", "missing: parts/"]);
     let scanned = facecrawl(&["scan", "album", "--data-dir", "other", "--json"]).success().json();
     assert_eq!(scanned["images"]["duplicate"], 1, "the image is already stored: {scanned}");
 

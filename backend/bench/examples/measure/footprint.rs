@@ -13,6 +13,7 @@ use queue::{Claim, NewJob, Queue};
 use serde_json::{Value, json};
 use std::time::Instant;
 use store::Store;
+use store::blobs::parts::{NewFaceParts, NewThumbnail};
 use store::crawls::pages::{AdmittedUrl, ImageUrlResult, NewImageUrl, NewPage, PageResult};
 use store::faces::NewFace;
 use store::images::NewImage;
@@ -22,6 +23,10 @@ use uuid::Uuid;
 
 const IMAGES_PER_PAGE: usize = 8;
 const FACES_PER_IMAGE: usize = 4;
+/// Lengths of the files of an image, in bytes.
+const THUMBNAIL_BYTES: i32 = 15_000;
+const CROP_BYTES: i32 = 20_000;
+const CHIP_BYTES: i32 = 25_000;
 /// Number of pages that one call admits, like the links of one page.
 const LINKS: usize = 50;
 
@@ -182,9 +187,10 @@ impl Crawl {
     }
 
     async fn process_image(&mut self, (claim, row): (Claim, Uuid)) -> Result<()> {
-        let thumbnail_key = Some(self.random_blob_key("thumbnails", "webp"));
-        let image = NewImage { thumbnail_key, ..rows::image(&mut self.random) };
-        let faces: Vec<NewFace> = (0..FACES_PER_IMAGE).map(|_| self.new_face()).collect();
+        let key = self.random_blob_key();
+        let thumbnail = Some(NewThumbnail { key: key.clone(), bytes: THUMBNAIL_BYTES });
+        let image = NewImage { thumbnail, ..rows::image(&mut self.random) };
+        let faces: Vec<NewFace> = (0..FACES_PER_IMAGE).map(|number| self.new_face(&key, number)).collect();
         let mut tx = self.store.begin().await?;
         self.queue.complete(tx.conn(), claim).await?;
         let inserted = self.store.images().insert(tx.conn(), self.collection, &image).await?;
@@ -197,7 +203,7 @@ impl Crawl {
         Ok(())
     }
 
-    fn new_face(&mut self) -> NewFace {
+    fn new_face(&mut self, key: &str, number: usize) -> NewFace {
         let part = json!({"value": 0.83, "raw": 412.25});
         let quality = json!({
             "overall": 0.81, "passed": true, "reasons": [], "blur": part, "sharpness": part, "brightness": part,
@@ -205,15 +211,19 @@ impl Crawl {
         });
         NewFace {
             quality: Some(quality),
-            chip_key: Some(self.random_blob_key("chips", "png")),
-            crop_key: Some(self.random_blob_key("crops", "jpg")),
+            parts: Some(NewFaceParts {
+                key: key.to_owned(),
+                offset: THUMBNAIL_BYTES + number as i32 * (CROP_BYTES + CHIP_BYTES),
+                crop_bytes: CROP_BYTES,
+                chip_bytes: CHIP_BYTES,
+            }),
             ..rows::face(self.random.unit_vector(self.dimensions), self.model, 0.81)
         }
     }
 
     /// Returns a random blob key in the format of the product, which uses SHA-256 in hexadecimal.
-    fn random_blob_key(&mut self, prefix: &str, suffix: &str) -> String {
+    fn random_blob_key(&mut self) -> String {
         let digest: String = (0..4).map(|_| format!("{:016x}", self.random.bits())).collect();
-        format!("{prefix}/{}/{digest}.{suffix}", &digest[..2])
+        format!("parts/{}/{digest}.bin", &digest[..2])
     }
 }

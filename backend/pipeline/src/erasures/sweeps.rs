@@ -4,7 +4,7 @@
 use futures::{StreamExt, TryStreamExt};
 use serde::Serialize;
 use serde_json::json;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::blobs::deletions::MAX_REPORTED_KEYS;
 use store::keys::audit::{Action, AuditEntry};
 use store::{Blobs, Store, StoreError};
@@ -21,6 +21,9 @@ const CHUNK: usize = 500;
 const HOST_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Interval between two deletions of unused hosts, which read every host.
 const HOSTS_INTERVAL: Duration = Duration::from_secs(24 * 3600);
+/// Maximum time for which one maintenance run moves files of earlier releases.
+const MAX_MOVE_TIME: Duration = Duration::from_secs(600);
+const FILES_PER_MOVE: i64 = 200;
 
 /// Maintains the store and the blobs. Cloning it is cheap.
 #[derive(Clone)]
@@ -77,6 +80,7 @@ impl Maintenance {
             tracing::info!(forgotten, "deleted unused hosts");
         }
         let swept = self.sweep(GRACE, false, false).await?;
+        let moved = self.move_separate_files().await?;
         tracing::info!(
             images = expiry.images,
             videos = expiry.videos,
@@ -84,6 +88,7 @@ impl Maintenance {
             orphans = swept.orphans,
             removed = swept.removed,
             abandoned = swept.abandoned,
+            moved,
             "maintenance finished"
         );
         Ok(())
@@ -140,6 +145,22 @@ impl Maintenance {
                 return Ok(deleted);
             }
         }
+    }
+
+    /// Moves files that an earlier release stored as separate blobs into one blob for each image.
+    /// Returns the number of images. Ends after ten minutes; the next run continues.
+    async fn move_separate_files(&self) -> Result<u64, StoreError> {
+        let (started, mut moved, mut after) = (Instant::now(), 0, String::new());
+        while started.elapsed() < MAX_MOVE_TIME {
+            let (images, last) =
+                self.store.blobs().move_separate_files(&self.blobs, &after, FILES_PER_MOVE).await?;
+            moved += images;
+            match last {
+                Some(last) => after = last,
+                None => break,
+            }
+        }
+        Ok(moved)
     }
 
     /// Deletes incomplete files that killed processes left. Call it when a process starts: such

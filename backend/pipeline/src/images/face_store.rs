@@ -13,7 +13,9 @@ use crate::{Analysis, AnalyzeError, AnalyzedFace, Analyzer, Thumbnails};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use queue::{Queue, QueueError};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use store::blobs::parts::{NewFaceParts, NewThumbnail};
 use store::faces::{CROP_MARGIN, NewFace};
 use store::{Blobs, Store, StoreError, Tx};
 use uuid::Uuid;
@@ -91,11 +93,7 @@ impl FaceStore {
 }
 
 /// Returns `None` for a face without an embedding, because no search could find it.
-pub(crate) fn new_face(
-    face: &AnalyzedFace,
-    model_id: i32,
-    (crop, chip): (String, String),
-) -> Option<NewFace> {
+pub(crate) fn new_face(face: &AnalyzedFace, model_id: i32, parts: NewFaceParts) -> Option<NewFace> {
     let embedding = face.embedding.as_ref()?.as_slice().to_vec();
     let bbox = face.detection.bbox;
     let points = &face.detection.landmarks;
@@ -109,8 +107,7 @@ pub(crate) fn new_face(
         quality_passed: face.quality.as_ref().map(|q| q.passed),
         embedding,
         model_id,
-        chip_key: Some(chip),
-        crop_key: Some(crop),
+        parts: Some(parts),
     })
 }
 
@@ -118,18 +115,18 @@ pub(crate) fn new_face(
 const THUMBNAIL_SIDE: u32 = 320;
 const THUMBNAIL_QUALITY: u8 = 80;
 const CROP_QUALITY: u8 = 90;
-/// Number of blobs of one image that are written concurrently.
+/// Number of blobs of one part of a video that are written concurrently.
 const WRITES_IN_FLIGHT: usize = 8;
 
 #[derive(Default)]
 pub(crate) struct StoredBlobs {
     /// `None` if the configuration excludes thumbnails of this image.
-    pub(crate) thumbnail: Option<String>,
+    pub(crate) thumbnail: Option<NewThumbnail>,
     /// Crop and chip of each face, in the order of the analysis. `None` for a face without an
     /// embedding, because it is not stored.
-    pub(crate) faces: Vec<Option<(String, String)>>,
-    /// All blobs with their keys, kept until the rows are written.
-    written: Vec<(String, Encoded)>,
+    pub(crate) faces: Vec<Option<NewFaceParts>>,
+    /// The blobs with their keys, kept until the rows are written.
+    written: Vec<(String, Bytes)>,
 }
 
 impl StoredBlobs {
@@ -138,21 +135,42 @@ impl StoredBlobs {
     }
 }
 
-#[derive(Clone)]
-struct Encoded {
-    kind: &'static str,
-    extension: &'static str,
-    bytes: Bytes,
+/// The content of a blob that is not written yet, and the places of its parts.
+#[derive(Default)]
+struct EncodedBlob {
+    bytes: Vec<u8>,
+    thumbnail_bytes: i32,
+    faces: Vec<EncodedFace>,
 }
 
-impl Encoded {
-    fn crop(crop: &Frame) -> Self {
-        Self { kind: "crops", extension: "jpg", bytes: encode::jpeg(crop, CROP_QUALITY).into() }
+/// Where the crop begins, and the lengths of crop and chip.
+type EncodedFace = (i32, i32, i32);
+
+impl EncodedBlob {
+    fn append(&mut self, file: &[u8]) -> i32 {
+        self.bytes.extend_from_slice(file);
+        to_i32(file.len())
     }
 
-    fn chip(chip: &Frame) -> Self {
-        Self { kind: "chips", extension: "png", bytes: encode::png(chip).into() }
+    fn add_thumbnail(&mut self, frame: &Frame) {
+        let thumbnail = crop::thumbnail(frame, THUMBNAIL_SIDE);
+        self.thumbnail_bytes = self.append(&encode::jpeg(&thumbnail, THUMBNAIL_QUALITY));
     }
+
+    fn add_face(&mut self, crop: &Frame, chip: &Frame) {
+        let offset = to_i32(self.bytes.len());
+        let crop_bytes = self.append(&encode::jpeg(crop, CROP_QUALITY));
+        let chip_bytes = self.append(&encode::png(chip));
+        self.faces.push((offset, crop_bytes, chip_bytes));
+    }
+}
+
+fn to_i32(length: usize) -> i32 {
+    i32::try_from(length).unwrap_or(i32::MAX)
+}
+
+fn face_parts(key: &str, (offset, crop_bytes, chip_bytes): EncodedFace) -> NewFaceParts {
+    NewFaceParts { key: key.to_owned(), offset, crop_bytes, chip_bytes }
 }
 
 impl FaceStore {
@@ -185,57 +203,65 @@ impl FaceStore {
             let faces = vec![None; analysis.faces.len()];
             return Ok(StoredBlobs { thumbnail: None, faces, written: Vec::new() });
         }
-        let encoded = self
-            .analyzer
-            .cpu()
-            .run(move || {
-                let mut files = Vec::new();
-                if needs_thumbnail {
-                    let bytes = encode::jpeg(&crop::thumbnail(&frame, THUMBNAIL_SIDE), THUMBNAIL_QUALITY);
-                    files.push(Encoded { kind: "thumbnails", extension: "jpg", bytes: bytes.into() });
+        let encode = move || {
+            let mut blob = EncodedBlob::default();
+            if needs_thumbnail {
+                blob.add_thumbnail(&frame);
+            }
+            for (bbox, chip) in faces {
+                let mut face = crop::face_crop(&frame, &bbox, CROP_MARGIN);
+                if rotation != 0 {
+                    face = crop::rotate(&face, rotation);
                 }
-                for (bbox, chip) in faces {
-                    let mut face = crop::face_crop(&frame, &bbox, CROP_MARGIN);
-                    if rotation != 0 {
-                        face = crop::rotate(&face, rotation);
-                    }
-                    files.extend([Encoded::crop(&face), Encoded::chip(&chip)]);
-                }
-                files
-            })
-            .await?
-            .output;
-        let written = self.write_encoded(encoded).await?;
-        let mut keys = written.iter().map(|(key, _)| key.clone());
-        let thumbnail = if needs_thumbnail { keys.next() } else { None };
-        let next_keys = |face| Some(face).filter(is_stored).and_then(|_| keys.next().zip(keys.next()));
-        let faces = analysis.faces.iter().map(next_keys).collect();
-        Ok(StoredBlobs { thumbnail, faces, written })
+                blob.add_face(&face, &chip);
+            }
+            blob
+        };
+        let blob = self.analyzer.cpu().run(encode).await?.output;
+        let bytes = Bytes::from(blob.bytes);
+        let key = self.blobs.put_parts(bytes.clone()).await?;
+        let thumbnail =
+            needs_thumbnail.then(|| NewThumbnail { key: key.clone(), bytes: blob.thumbnail_bytes });
+        let mut parts = blob.faces.into_iter().map(|face| face_parts(&key, face));
+        let next_parts = |face| Some(face).filter(is_stored).and_then(|_| parts.next());
+        let faces = analysis.faces.iter().map(next_parts).collect();
+        Ok(StoredBlobs { thumbnail, faces, written: vec![(key, bytes)] })
     }
 
-    /// Encodes and writes pairs of crop and chip. Returns the keys in [`StoredBlobs::faces`].
-    pub(crate) async fn write_faces(
+    /// Encodes and writes the crops and chips of a part of a video, as one blob for each frame.
+    /// Each pair comes with the time of its frame. Returns the places in the same order.
+    pub(crate) async fn write_shots(
         &self,
-        faces: Vec<(Arc<Frame>, Arc<Frame>)>,
+        shots: Vec<(i64, Arc<Frame>, Arc<Frame>)>,
     ) -> Result<StoredBlobs, IngestError> {
         let encode = move || {
-            faces.iter().flat_map(|(crop, chip)| [Encoded::crop(crop), Encoded::chip(chip)]).collect()
+            let mut frames: BTreeMap<i64, EncodedBlob> = BTreeMap::new();
+            let places = shots.iter().map(|(at_us, crop, chip)| {
+                let blob = frames.entry(*at_us).or_default();
+                blob.add_face(crop, chip);
+                (*at_us, blob.faces.len() - 1)
+            });
+            (places.collect::<Vec<_>>(), frames)
         };
-        let encoded: Vec<Encoded> = self.analyzer.cpu().run(encode).await?.output;
-        let written = self.write_encoded(encoded).await?;
-        let pairs = written.as_chunks::<2>().0.iter();
-        let faces = pairs.map(|[(crop, _), (chip, _)]| Some((crop.clone(), chip.clone()))).collect();
-        Ok(StoredBlobs { thumbnail: None, faces, written })
-    }
-
-    /// Writes the blobs, and returns them with their keys in the same order.
-    async fn write_encoded(&self, encoded: Vec<Encoded>) -> Result<Vec<(String, Encoded)>, IngestError> {
-        let keys = futures::stream::iter(encoded.clone())
-            .map(|blob| self.blobs.put(blob.kind, blob.extension, blob.bytes))
+        let (places, frames) = self.analyzer.cpu().run(encode).await?.output;
+        let written = futures::stream::iter(frames)
+            .map(|(at_us, blob)| async move {
+                let bytes = Bytes::from(blob.bytes);
+                let key = self.blobs.put_parts(bytes.clone()).await?;
+                Ok::<_, StoreError>((at_us, key, bytes, blob.faces))
+            })
             .buffered(WRITES_IN_FLIGHT)
-            .try_collect::<Vec<String>>()
+            .try_collect::<Vec<_>>()
             .await?;
-        Ok(keys.into_iter().zip(encoded).collect())
+        let parts: HashMap<i64, (&str, &[EncodedFace])> =
+            written.iter().map(|(at_us, key, _, faces)| (*at_us, (&**key, &**faces))).collect();
+        let faces = places.iter().map(|(at_us, number)| {
+            let (key, faces) = parts.get(at_us)?;
+            Some(face_parts(key, *faces.get(*number)?))
+        });
+        let faces = faces.collect();
+        let written = written.into_iter().map(|(_, key, bytes, _)| (key, bytes)).collect();
+        Ok(StoredBlobs { thumbnail: None, faces, written })
     }
 
     /// Protects the blobs of images from deletion, in the transaction that writes their rows.
@@ -243,9 +269,9 @@ impl FaceStore {
     pub(crate) async fn keep_blobs(&self, tx: &mut Tx, stored: &[&StoredBlobs]) -> Result<(), IngestError> {
         let keys: Vec<String> = stored.iter().flat_map(|stored| stored.keys()).collect();
         let missing = self.store.blobs().prevent_deletion(tx.conn(), &keys).await?;
-        for (key, blob) in stored.iter().flat_map(|stored| &stored.written) {
+        for (key, bytes) in stored.iter().flat_map(|stored| &stored.written) {
             if missing.contains(key) {
-                self.blobs.put(blob.kind, blob.extension, blob.bytes.clone()).await?;
+                self.blobs.put_parts(bytes.clone()).await?;
             }
         }
         Ok(())

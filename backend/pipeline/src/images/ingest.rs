@@ -13,6 +13,7 @@ use domain::{ImageState, Reason};
 use inference::Priority;
 use queue::Claim;
 use std::sync::Arc;
+use store::blobs::parts::NewThumbnail;
 use store::crawls::http_cache::{CachedResponse, ImageVisit};
 use store::crawls::pages::ImageUrlResult;
 use store::faces::NewFace;
@@ -511,7 +512,7 @@ fn new_faces(analysis: &Analysis, blobs: &StoredBlobs, model_id: i32) -> Vec<New
     faces.filter_map(|(face, blobs)| new_face(face, model_id, blobs.clone()?)).collect()
 }
 
-pub(crate) fn new_image(analysis: &Analysis, thumbnail: Option<String>) -> NewImage {
+pub(crate) fn new_image(analysis: &Analysis, thumbnail: Option<NewThumbnail>) -> NewImage {
     let to_i32 = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
     NewImage {
         id: Uuid::now_v7(),
@@ -524,6 +525,6 @@ pub(crate) fn new_image(analysis: &Analysis, thumbnail: Option<String>) -> NewIm
         format: analysis.format.name().into(),
         bytes: i64::try_from(analysis.bytes).unwrap_or(i64::MAX),
         rotation: to_i32(analysis.rotation),
-        thumbnail_key: thumbnail,
+        thumbnail,
     }
 }

@@ -185,7 +185,11 @@ impl Enrolment {
             .add_enrolment_source(tx.conn(), image, subject, request_url.as_deref(), final_url.as_deref())
             .await?;
         face_store.keep_blobs(&mut tx, &[blobs]).await?;
+        // A face of a stored image uses at most two of the files.
+        let partly_unused = if is_new { Vec::new() } else { blobs.keys() };
+        store.blobs().record_deletions(tx.conn(), partly_unused.clone()).await?;
         tx.commit().await?;
+        face_store.delete_blobs(&partly_unused).await;
         Ok(Some((face, image)))
     }
 }

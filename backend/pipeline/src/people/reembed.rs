@@ -2,6 +2,7 @@
 
 use crate::AnalyzeError;
 use crate::images::face_store::{FaceStore, IngestError};
+use bytes::Bytes;
 use futures::StreamExt;
 use inference::{Embedding, Priority};
 use store::StoreError;
@@ -88,10 +89,13 @@ async fn embed_chip(
     face: &OutdatedFace,
 ) -> Result<Result<Embedding, &'static str>, IngestError> {
     let FaceStore { analyzer, blobs, .. } = faces;
-    let Some(key) = &face.chip_key else { return Ok(Err("no_chip")) };
-    let bytes = match blobs.get(key).await {
+    let Some(chip) = face.parts.chip() else { return Ok(Err("no_chip")) };
+    let bytes = match blobs.get_part(&chip).await {
         Ok(Some(bytes)) => bytes,
-        Ok(None) => return Ok(Err("chip_missing")),
+        Ok(None) => match read_moved_chip(faces, face.id).await? {
+            Some(bytes) => bytes,
+            None => return Ok(Err("chip_missing")),
+        },
         Err(StoreError::Invalid(_)) => return Ok(Err("no_chip")),
         Err(error) => return Err(error.into()),
     };
@@ -104,5 +108,19 @@ async fn embed_chip(
         Ok(timed) => Ok(Ok(timed.output)),
         Err(error) if error.is_empty_output() => Ok(Err("no_embedding")),
         Err(error) => Err(AnalyzeError::from(error).into()),
+    }
+}
+
+/// Reads the chip of a face whose blob was missing. Its files may have been written to a new blob
+/// after the face was read, because another face of the image was deleted.
+async fn read_moved_chip(faces: &FaceStore, id: Uuid) -> Result<Option<Bytes>, IngestError> {
+    let chip = match faces.store.faces().get(id).await {
+        Ok(face) => face.parts.chip(),
+        Err(StoreError::NotFound { .. }) => None,
+        Err(error) => return Err(error.into()),
+    };
+    match chip {
+        Some(chip) => Ok(faces.blobs.get_part(&chip).await?),
+        None => Ok(None),
     }
 }

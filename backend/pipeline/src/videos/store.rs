@@ -351,9 +351,11 @@ impl StoredVideo<'_> {
             let mut keep = suppressed.iter().map(|suppressed| !suppressed);
             candidates.retain(|_| keep.next().unwrap_or(true));
             let shots = candidates.iter().flat_map(|candidate| &candidate.shots);
-            let images = shots.filter_map(|shot| shot.images.as_ref());
-            let images = images.map(|images| (images.crop.clone(), images.chip.clone())).collect();
-            let blobs = self.faces.write_faces(images).await?;
+            let shots = shots.filter_map(|shot| {
+                let images = shot.images.as_ref()?;
+                Some((shot.at_us, images.crop.clone(), images.chip.clone()))
+            });
+            let blobs = self.faces.write_shots(shots.collect()).await?;
             let checkpoint = Checkpoint {
                 until_us,
                 frames: frames.cast_signed(),
@@ -391,10 +393,10 @@ impl StoredVideo<'_> {
         if self.suppressed_tracks(&mut tx, candidates).await?.contains(&true) {
             return Ok(false);
         }
-        let (mut tracks, mut keys) = (Vec::new(), blobs.faces.iter().flatten());
+        let (mut tracks, mut parts) = (Vec::new(), blobs.faces.iter().flatten());
         for TrackWithShots { track, shots } in candidates {
             let faces = shots.iter().filter_map(|shot| {
-                let face = new_face(&shot.face, *model_id, keys.next()?.clone())?;
+                let face = new_face(&shot.face, *model_id, parts.next()?.clone())?;
                 Some(ShotFace { at_us: shot.at_us, face })
             });
             tracks.push(NewTrack {

@@ -142,11 +142,11 @@ async fn stores_images_with_sources_faces_and_blobs() {
     assert!(face.quality.unwrap()["overall"].as_f64().unwrap() > 0.0);
 
     let decode = |bytes: Option<bytes::Bytes>| pixels(&bytes.unwrap());
-    let thumbnail = decode(world.blobs.get(ada.thumbnail_key.as_deref().unwrap()).await.unwrap());
+    let thumbnail = decode(world.blobs.get_part(&ada.parts.thumbnail().unwrap()).await.unwrap());
     assert_eq!(thumbnail.width().max(thumbnail.height()), 320);
-    let chip = decode(world.blobs.get(face.chip_key.as_deref().unwrap()).await.unwrap());
+    let chip = decode(world.blobs.get_part(&face.parts.chip().unwrap()).await.unwrap());
     assert_eq!((chip.width(), chip.height()), (112, 112));
-    let crop = decode(world.blobs.get(face.crop_key.as_deref().unwrap()).await.unwrap());
+    let crop = decode(world.blobs.get_part(&face.parts.crop().unwrap()).await.unwrap());
     let side = face.bbox[2].max(face.bbox[3]);
     assert!(
         crop.width() as f32 > face.bbox[2] && (crop.height() as f32) < side * 1.6,

@@ -192,9 +192,9 @@ async fn reembedding_computes_embeddings_from_chips() {
         .await;
     // The chip of one face is deleted, and another face never had a chip.
     let (without_file, without_chip) = (faces["ben.jpg"], faces["group.jpg"]);
-    let chip = world.store.faces().get(without_file).await.unwrap().chip_key.unwrap();
-    world.blobs.delete(&[chip]).await.unwrap();
-    world.execute("update faces set chip_key = null where id in (select f.id from faces f join images i on i.id = f.image_id where i.face_count > 5 order by f.det_score desc limit 1)").await;
+    let chip = world.store.faces().get(without_file).await.unwrap().parts.chip().unwrap();
+    world.blobs.delete(&[chip.key]).await.unwrap();
+    world.execute("update faces set chip_bytes = 0 where id in (select f.id from faces f join images i on i.id = f.image_id where i.face_count > 5 order by f.det_score desc limit 1)").await;
 
     let stop = CancellationToken::new();
     stop.cancel();

@@ -241,7 +241,7 @@ async fn crawl_stores_rotated_faces_upright() {
     let mut crops = Vec::new();
     for face in world.faces().await {
         assert_eq!(face.quality.unwrap()["passed"], true);
-        let crop = world.blobs.get(face.crop_key.as_deref().unwrap()).await.unwrap();
+        let crop = world.blobs.get_part(&face.parts.crop().unwrap()).await.unwrap();
         crops.push(pixels(&crop.unwrap()));
     }
     // Both crops show the face upright, so that they are almost the same.

@@ -1,6 +1,6 @@
 //! Tests stored videos: their tracks, interruptions, erasures and deletions.
 
-use crate::support::{Response, World, wait_for};
+use crate::support::{Response, World, pixels, wait_for};
 use crate::videos::{analyze_file, decoder};
 use domain::{JobKind, Reason, VideoState};
 use pipeline::{AddOutcome, Rotate, Upload, VideoLimits, VideoOptions, VideoRequest, Videos};
@@ -140,11 +140,16 @@ async fn stored_video_matches_analysis() {
     assert_eq!(world.faces().await.len(), faces);
     assert_eq!(video.source_key, None);
     for face in world.faces().await {
-        assert!(world.blobs.get(face.crop_key.as_ref().unwrap()).await.unwrap().is_some());
-        assert!(world.blobs.get(face.chip_key.as_ref().unwrap()).await.unwrap().is_some());
+        for part in [face.parts.crop(), face.parts.chip()] {
+            let bytes = world.blobs.get_part(&part.unwrap()).await.unwrap();
+            pixels(&bytes.unwrap());
+        }
     }
     for image in world.images().await {
-        assert_eq!((image.format.as_str(), image.phash, &image.thumbnail_key), ("video_frame", None, &None));
+        assert_eq!(
+            (image.format.as_str(), image.phash, image.parts.thumbnail()),
+            ("video_frame", None, None)
+        );
         assert!(image.face_count > 0);
     }
     // The same file again is the same video.

@@ -7,8 +7,13 @@
 //! shared mode, and rewrites those blobs that were recorded for deletion in the meantime. So a blob
 //! with a committed row always exists, and a blob without rows is deleted.
 //!
+//! A blob with several files ([`super::parts`]) is recorded too if a row that used one of them is
+//! deleted. The files that other rows still use are first written to a new blob. These rows then
+//! refer to the new blob, and the recorded one is deleted like any other.
+//!
 //! Lock order: images and faces first, then the buckets in ascending order, then the rows of
 //! `blob_deletions` by key.
+use crate::blobs::parts;
 use crate::store::BlobKeys;
 use crate::{Blobs, StoreError};
 use futures::stream;
@@ -17,6 +22,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use sqlx::PgConnection;
 use std::collections::{BTreeMap, BTreeSet};
+use time::OffsetDateTime;
 use tokio::sync::Semaphore;
 
 /// First half of the advisory lock keys. The second half is the bucket.
@@ -60,11 +66,19 @@ impl BlobKeys<'_> {
         .await?)
     }
 
-    /// Deletes those of the recorded blobs that no row refers to. Returns the number deleted. Call
+    /// Deletes those of the recorded blobs that no row refers to. Of a blob with several files, the
+    /// files that rows refer to are kept in a new blob. Returns the number of deleted blobs. Call
     /// it after the commit that recorded them. Blobs that cannot be deleted remain recorded.
     pub async fn delete(self, blobs: &Blobs, keys: &[String]) -> Result<u64, StoreError> {
+        let requested = self.requested_at(keys).await?;
+        let with_parts: Vec<&str> =
+            requested.keys().map(String::as_str).filter(|key| parts::has_parts(key)).collect();
+        let incomplete = match with_parts.is_empty() {
+            true => BTreeSet::new(),
+            false => self.rewrite_remaining_parts(blobs, &with_parts).await?,
+        };
         let mut buckets: BTreeMap<i32, Vec<&str>> = BTreeMap::new();
-        for key in keys {
+        for key in keys.iter().filter(|key| !incomplete.contains(*key)) {
             buckets.entry(bucket(key)).or_default().push(key);
         }
         let mut deleted_count = 0;
@@ -77,16 +91,21 @@ impl BlobKeys<'_> {
                 .await?;
             // Locks the rows first. If another transaction is recording one of the blobs at this
             // moment, the next statement then sees that transaction's deletions.
-            let recorded: Vec<String> = sqlx::query_scalar(
-                "select key from blob_deletions where key = any($1) and deleted_at is null order by key for update",
+            let recorded: Vec<(String, OffsetDateTime)> = sqlx::query_as(
+                "select key, requested_at from blob_deletions where key = any($1) and deleted_at is null order by key for update",
             )
             .bind(keys)
             .fetch_all(tx.conn())
             .await?;
-            let unreferenced_keys = unreferenced(tx.conn(), recorded.clone()).await?;
-            sqlx::query("delete from blob_deletions where key = any($1) and key <> all($2)")
-                .bind(&recorded)
-                .bind(&unreferenced_keys)
+            let recorded_keys = recorded.iter().map(|(key, _)| key.clone()).collect();
+            let unreferenced_keys = unreferenced(tx.conn(), recorded_keys).await?;
+            // If a blob was recorded again, one of its parts may have been deleted after the parts
+            // were rewritten. Its record remains for the sweep.
+            let referenced = recorded
+                .iter()
+                .filter(|(key, at)| !unreferenced_keys.contains(key) && requested.get(key) == Some(at));
+            sqlx::query("delete from blob_deletions where key = any($1)")
+                .bind(referenced.map(|(key, _)| key.as_str()).collect::<Vec<&str>>())
                 .execute(tx.conn())
                 .await?;
             blobs.delete(&unreferenced_keys).await?;
@@ -98,6 +117,17 @@ impl BlobKeys<'_> {
             deleted_count += unreferenced_keys.len() as u64;
         }
         Ok(deleted_count)
+    }
+
+    /// Returns when each of the blobs was recorded for deletion. Omits those that are not recorded.
+    async fn requested_at(self, keys: &[String]) -> Result<BTreeMap<String, OffsetDateTime>, StoreError> {
+        let recorded: Vec<(String, OffsetDateTime)> = sqlx::query_as(
+            "select key, requested_at from blob_deletions where key = any($1) and deleted_at is null",
+        )
+        .bind(keys)
+        .fetch_all(&self.0.pool)
+        .await?;
+        Ok(recorded.into_iter().collect())
     }
 
     /// Deletes all blobs recorded before the call, and removes records of blobs that were deleted a
@@ -145,7 +175,9 @@ impl BlobKeys<'_> {
     pub async fn keys(self, after: &str, limit: i64) -> Result<Vec<String>, StoreError> {
         Ok(sqlx::query_scalar(
             "select key from (
-                 (select chip_key as key from faces where chip_key > $1 order by 1 limit $2)
+                 (select parts_key as key from images where parts_key > $1 order by 1 limit $2)
+                 union (select parts_key from faces where parts_key > $1 order by 1 limit $2)
+                 union (select chip_key from faces where chip_key > $1 order by 1 limit $2)
                  union (select crop_key from faces where crop_key > $1 order by 1 limit $2)
                  union (select thumbnail_key from images where thumbnail_key > $1 order by 1 limit $2)
                  union (select source_key from videos where source_key > $1 order by 1 limit $2)) keys
@@ -159,7 +191,8 @@ impl BlobKeys<'_> {
 }
 
 /// Records the blobs of rows that this transaction deletes. Returns the distinct keys that no other
-/// row visible to this transaction refers to.
+/// row visible to this transaction refers to, and those of all blobs with several files, from which
+/// parts may have to be removed.
 pub(crate) async fn enqueue_blob_deletions(
     conn: &mut PgConnection,
     mut keys: Vec<String>,
@@ -176,7 +209,10 @@ pub(crate) async fn enqueue_blob_deletions(
     .bind(&keys)
     .execute(&mut *conn)
     .await?;
-    unreferenced(conn, keys).await
+    let (mut with_parts, single): (Vec<String>, Vec<String>) =
+        keys.into_iter().partition(|key| parts::has_parts(key));
+    with_parts.extend(unreferenced(conn, single).await?);
+    Ok(with_parts)
 }
 
 /// Returns the distinct keys of `keys` that no row refers to.
@@ -189,7 +225,9 @@ pub(crate) async fn unreferenced(
     }
     Ok(sqlx::query_scalar(
         "select distinct key from unnest($1::text[]) as candidates (key)
-         where not exists (select 1 from faces where chip_key = key)
+         where not exists (select 1 from images where parts_key = key)
+           and not exists (select 1 from faces where parts_key = key)
+           and not exists (select 1 from faces where chip_key = key)
            and not exists (select 1 from faces where crop_key = key)
            and not exists (select 1 from images where thumbnail_key = key)
            and not exists (select 1 from videos where source_key = key)

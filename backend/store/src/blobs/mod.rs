@@ -1,6 +1,7 @@
-//! Blob storage for crops, chips and thumbnails, with content-addressed keys.
+//! Blob storage for crops, chips, thumbnails and videos, with content-addressed keys.
 pub mod deletions;
 mod folder;
+pub mod parts;
 pub mod reserve;
 use crate::StoreError;
 use crate::blobs::folder::TempFile;
@@ -18,6 +19,7 @@ use object_store::{BackoffConfig, Error, ObjectStore, ObjectStoreExt, RetryConfi
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::io::Write as _;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -230,6 +232,15 @@ impl Blobs {
     pub async fn get(&self, key: &str) -> Result<Option<Bytes>, StoreError> {
         match self.objects.get(&self.location(key)?).await {
             Ok(object) => Ok(Some(object.bytes().await.map_err(blob_error)?)),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(blob_error(error)),
+        }
+    }
+
+    /// Returns some bytes of a blob, or `None` if it does not exist.
+    pub(super) async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Option<Bytes>, StoreError> {
+        match self.objects.get_range(&self.location(key)?, range).await {
+            Ok(bytes) => Ok(Some(bytes)),
             Err(Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(blob_error(error)),
         }

@@ -6,6 +6,7 @@
 use super::{Plan, PlannedFace};
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
+use crate::blobs::parts::{FaceParts, ImageParts};
 use crate::db::deletions::{ErasureOutcome, LedgerJobs, set_tombstones};
 use crate::db::values::to_box;
 use crate::erasures::traces::Traces;
@@ -74,57 +75,67 @@ async fn erase_faces(
     faces: &[&PlannedFace],
 ) -> Result<Vec<String>, StoreError> {
     let ids: Vec<Uuid> = faces.iter().map(|face| face.id).collect();
-    let blob_keys: Vec<(Option<String>, Option<String>)> =
-        sqlx::query_as("delete from faces where id = any($1) returning chip_key, crop_key")
-            .bind(&ids)
-            .fetch_all(&mut *conn)
-            .await?;
-    let mut keys: Vec<Option<String>> = blob_keys.into_iter().flat_map(|(chip, crop)| [chip, crop]).collect();
+    let deleted: Vec<FaceParts> = sqlx::query_as(
+        "delete from faces where id = any($1)
+         returning parts_key, parts_offset, crop_bytes, chip_bytes, crop_key, chip_key",
+    )
+    .bind(&ids)
+    .fetch_all(&mut *conn)
+    .await?;
+    let mut keys: Vec<String> = deleted.into_iter().flat_map(FaceParts::into_keys).collect();
     keys.extend(erase_from_neighbours(conn, image, faces).await?);
-    let thumbnail: Option<String> = sqlx::query_scalar("select thumbnail_key from images where id = $1")
-        .bind(image)
-        .fetch_one(&mut *conn)
-        .await?;
-    keys.push(thumbnail);
+    let stored: ImageParts =
+        sqlx::query_as("select parts_key, thumbnail_bytes, thumbnail_key from images where id = $1")
+            .bind(image)
+            .fetch_one(&mut *conn)
+            .await?;
+    keys.extend(stored.into_keys());
     sqlx::query(
-        "update images set thumbnail_key = null, face_count = (select count(*) from faces where image_id = $1)
+        "update images set parts_key = null, thumbnail_bytes = null, thumbnail_key = null,
+                           face_count = (select count(*) from faces where image_id = $1)
          where id = $1",
     )
     .bind(image)
     .execute(conn)
     .await?;
-    Ok(keys.into_iter().flatten().collect())
+    Ok(keys)
 }
 
 /// Removes the crops and chips of remaining faces that contain a part of an erased face, and
-/// returns their keys. They cannot be recreated, because original images are not kept. A face
-/// without its chip keeps its embedding.
+/// returns the keys of their blobs. They cannot be recreated, because original images are not kept.
+/// A face without its chip keeps its embedding.
 async fn erase_from_neighbours(
     conn: &mut PgConnection,
     image: Uuid,
     faces: &[&PlannedFace],
-) -> Result<Vec<Option<String>>, StoreError> {
-    let neighbours: Vec<Neighbour> =
-        sqlx::query_as("select id, bbox, landmarks, crop_key, chip_key from faces where image_id = $1")
-            .bind(image)
-            .fetch_all(&mut *conn)
-            .await?;
+) -> Result<Vec<String>, StoreError> {
+    let neighbours: Vec<Neighbour> = sqlx::query_as(
+        "select id, bbox, landmarks, parts_key, parts_offset, crop_bytes, chip_bytes, crop_key, chip_key
+         from faces where image_id = $1",
+    )
+    .bind(image)
+    .fetch_all(&mut *conn)
+    .await?;
     let (mut without_crop, mut without_chip, mut keys) = (Vec::new(), Vec::new(), Vec::new());
     for neighbour in neighbours {
         let bbox = to_box(&neighbour.bbox);
-        if faces.iter().any(|face| crop_contains(bbox, face.bbox)) {
-            without_crop.push(neighbour.id);
-            keys.push(neighbour.crop_key);
-        }
-        if faces.iter().any(|face| chip_contains(&neighbour.landmarks, face.bbox)) {
-            without_chip.push(neighbour.id);
-            keys.push(neighbour.chip_key);
-        }
+        let in_crop = faces.iter().any(|face| crop_contains(bbox, face.bbox));
+        let in_chip = faces.iter().any(|face| chip_contains(&neighbour.landmarks, face.bbox));
+        without_crop.extend(in_crop.then_some(neighbour.id));
+        without_chip.extend(in_chip.then_some(neighbour.id));
+        let parts = [(in_crop, neighbour.parts.crop()), (in_chip, neighbour.parts.chip())];
+        keys.extend(parts.into_iter().filter(|(erased, _)| *erased).filter_map(|(_, part)| Some(part?.key)));
     }
     for (statement, ids) in [
-        ("update faces set crop_key = null where id = any($1)", without_crop),
-        ("update faces set chip_key = null where id = any($1)", without_chip),
-    ] {
+        // The chip follows the crop.
+        "update faces set crop_key = null, parts_offset = parts_offset + crop_bytes,
+                          crop_bytes = case when crop_bytes is not null then 0 end
+         where id = any($1)",
+        "update faces set chip_key = null, chip_bytes = case when chip_bytes is not null then 0 end where id = any($1)",
+    ]
+    .into_iter()
+    .zip([without_crop, without_chip])
+    {
         sqlx::query(statement).bind(ids).execute(&mut *conn).await?;
     }
     Ok(keys)
@@ -135,8 +146,8 @@ struct Neighbour {
     id: Uuid,
     bbox: Vec<f32>,
     landmarks: Vec<f32>,
-    crop_key: Option<String>,
-    chip_key: Option<String>,
+    #[sqlx(flatten)]
+    parts: FaceParts,
 }
 
 /// Returns `true` if the crop of the box `face` contains a part of the box `erased`.

@@ -3,6 +3,7 @@ pub mod models;
 pub mod search;
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
+use crate::blobs::parts::{FaceParts, NewFaceParts};
 use crate::db::deletions::set_tombstones;
 use crate::db::values::{check_embedding, floats, halfvec};
 use crate::index::scope::{Access, FaceFilter, images_of_small_site};
@@ -35,10 +36,8 @@ pub struct NewFace {
     pub embedding: Vec<f32>,
     /// Id of the embedding model (`store::index::EmbeddingModel::id`).
     pub model_id: i32,
-    /// Blob key of the aligned chip (PNG, 112x112).
-    pub chip_key: Option<String>,
-    /// Blob key of the crop (JPEG).
-    pub crop_key: Option<String>,
+    /// Its crop and its aligned chip.
+    pub parts: Option<NewFaceParts>,
 }
 
 #[derive(Clone, Debug, serde::Serialize, sqlx::FromRow)]
@@ -55,8 +54,10 @@ pub struct Face {
     pub landmarks: Vec<f32>,
     pub quality: Option<Value>,
     pub embedding_model: String,
-    pub chip_key: Option<String>,
-    pub crop_key: Option<String>,
+    /// Where its crop and its chip are.
+    #[serde(skip)]
+    #[sqlx(flatten)]
+    pub parts: FaceParts,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
 }
@@ -82,7 +83,8 @@ macro_rules! select_faces {
     ($tail:literal) => {
         concat!(
             "select f.id, f.collection_id, c.name as collection, f.image_id, f.bbox, f.det_score, f.landmarks, f.quality, ",
-            "m.name as embedding_model, f.chip_key, f.crop_key, f.created_at ",
+            "m.name as embedding_model, f.parts_key, f.parts_offset, f.crop_bytes, f.chip_bytes, f.crop_key, f.chip_key, ",
+            "f.created_at ",
             "from faces f join collections c on c.id = f.collection_id join embedding_models m on m.id = f.model_id ",
             $tail
         )
@@ -233,16 +235,17 @@ pub type FaceRow<'a> = (Uuid, Uuid, &'a NewFace);
 /// faces are flat arrays.
 async fn insert_rows(conn: &mut PgConnection, rows: &[FaceRow<'_>]) -> Result<(), StoreError> {
     let faces = || rows.iter().map(|(.., face)| *face);
+    let parts = || faces().map(|face| face.parts.as_ref());
     sqlx::query(
         "insert into faces (id, collection_id, image_id, bbox, det_score, landmarks, quality, quality_overall,
-                            quality_passed, embedding, model_id, chip_key, crop_key)
+                            quality_passed, embedding, model_id, parts_key, parts_offset, crop_bytes, chip_bytes)
          select n.id, n.collection_id, n.image_id, ($3::real[])[4 * n.i - 3 : 4 * n.i], n.det_score,
                 ($4::real[])[10 * n.i - 9 : 10 * n.i], n.quality, n.quality_overall, n.quality_passed, n.embedding, n.model_id,
-                n.chip_key, n.crop_key
+                n.parts_key, n.parts_offset, n.crop_bytes, n.chip_bytes
          from unnest($1::uuid[], $2::uuid[], $5::uuid[], $6::real[], $7::jsonb[], $8::real[], $9::bool[], $10::halfvec[],
-                     $11::int[], $12::text[], $13::text[])
+                     $11::int[], $12::text[], $13::int[], $14::int[], $15::int[])
               with ordinality as n (collection_id, image_id, id, det_score, quality, quality_overall, quality_passed, embedding,
-                                    model_id, chip_key, crop_key, i)",
+                                    model_id, parts_key, parts_offset, crop_bytes, chip_bytes, i)",
     )
     .bind(rows.iter().map(|(collection, ..)| *collection).collect::<Vec<Uuid>>())
     .bind(rows.iter().map(|(_, image, _)| *image).collect::<Vec<Uuid>>())
@@ -255,8 +258,10 @@ async fn insert_rows(conn: &mut PgConnection, rows: &[FaceRow<'_>]) -> Result<()
     .bind(faces().map(|face| face.quality_passed).collect::<Vec<Option<bool>>>())
     .bind(faces().map(|face| halfvec(&face.embedding)).collect::<Vec<HalfVector>>())
     .bind(faces().map(|face| face.model_id).collect::<Vec<i32>>())
-    .bind(faces().map(|face| face.chip_key.clone()).collect::<Vec<Option<String>>>())
-    .bind(faces().map(|face| face.crop_key.clone()).collect::<Vec<Option<String>>>())
+    .bind(parts().map(|parts| Some(parts?.key.as_str())).collect::<Vec<Option<&str>>>())
+    .bind(parts().map(|parts| Some(parts?.offset)).collect::<Vec<Option<i32>>>())
+    .bind(parts().map(|parts| Some(parts?.crop_bytes)).collect::<Vec<Option<i32>>>())
+    .bind(parts().map(|parts| Some(parts?.chip_bytes)).collect::<Vec<Option<i32>>>())
     .execute(conn)
     .await?;
     Ok(())
@@ -280,6 +285,13 @@ fn min_id_at(time: OffsetDateTime) -> Uuid {
     Builder::from_unix_timestamp_millis(milliseconds as u64, &[0; 10]).into_uuid()
 }
 
+#[derive(sqlx::FromRow)]
+struct DeletedFace {
+    #[sqlx(flatten)]
+    parts: FaceParts,
+    is_assigned: bool,
+}
+
 impl Faces<'_> {
     /// Deletes a face and decrements the face count of its image. If the image was sent only for
     /// enrolment and the face was its last one that belongs to a subject, the image is deleted too.
@@ -295,9 +307,10 @@ impl Faces<'_> {
         .fetch_optional(&mut *conn)
         .await?
         .ok_or_else(|| StoreError::not_found("face", id))?;
-        let (chip, crop, is_assigned): (Option<String>, Option<String>, bool) = sqlx::query_as(
+        let deleted: DeletedFace = sqlx::query_as(
             "delete from faces where id = $1 and image_id = $2
-             returning chip_key, crop_key, exists (select from subject_faces where face_id = $1)",
+             returning parts_key, parts_offset, crop_bytes, chip_bytes, crop_key, chip_key,
+                       exists (select from subject_faces where face_id = $1) as is_assigned",
         )
         .bind(id)
         .bind(image)
@@ -309,9 +322,8 @@ impl Faces<'_> {
             .execute(&mut *conn)
             .await?;
         set_tombstones(conn, &[id], &[image]).await?;
-        let mut keys = [chip, crop].into_iter().flatten().collect();
-        keys = enqueue_blob_deletions(conn, keys).await?;
-        if is_assigned {
+        let mut keys = enqueue_blob_deletions(conn, deleted.parts.into_keys().collect()).await?;
+        if deleted.is_assigned {
             keys.extend(self.0.people().delete_enrolled_images(conn, &[image]).await?);
         }
         Ok(keys)

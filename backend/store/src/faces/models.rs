@@ -1,6 +1,7 @@
 //! The registered embedding models, and faces that have an embedding of another model. A search
 //! never compares faces of different models.
 use crate::StoreError;
+use crate::blobs::parts::FaceParts;
 use crate::db::values::{check_embedding, halfvec};
 pub use crate::index::EmbeddingModel;
 use crate::store::Models;
@@ -138,8 +139,9 @@ fn check_dimensions(model: EmbeddingModel, dimensions: i32) -> Result<EmbeddingM
 #[derive(Clone, Debug, sqlx::FromRow)]
 pub struct OutdatedFace {
     pub id: Uuid,
-    /// Blob key of its aligned chip, from which a new embedding can be computed.
-    pub chip_key: Option<String>,
+    /// Where its aligned chip is, from which a new embedding can be computed.
+    #[sqlx(flatten)]
+    pub parts: FaceParts,
     /// Name of the model of its current embedding.
     pub model: String,
 }
@@ -154,7 +156,8 @@ impl Models<'_> {
         limit: i64,
     ) -> Result<Vec<OutdatedFace>, StoreError> {
         Ok(sqlx::query_as(
-            "select f.id, f.chip_key, m.name as model from faces f join embedding_models m on m.id = f.model_id
+            "select f.id, f.parts_key, f.parts_offset, f.crop_bytes, f.chip_bytes, f.crop_key, f.chip_key, m.name as model
+             from faces f join embedding_models m on m.id = f.model_id
              where f.collection_id = $1 and f.id > $3 and f.model_id <> $2 order by f.id limit $4",
         )
         .bind(collection)

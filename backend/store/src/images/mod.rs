@@ -11,6 +11,7 @@ pub mod storing;
 pub(crate) mod supersede;
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
+use crate::blobs::parts::{FaceParts, ImageParts, NewThumbnail};
 use crate::db::deletions::set_tombstones;
 pub use crate::images::sources::{MAX_SOURCES, Source};
 use crate::index::scope::push_images_of_crawl;
@@ -41,7 +42,7 @@ pub struct NewImage {
     pub bytes: i64,
     /// Clockwise rotation in degrees that makes the faces upright.
     pub rotation: i32,
-    pub thumbnail_key: Option<String>,
+    pub thumbnail: Option<NewThumbnail>,
 }
 
 #[derive(Clone, Debug, serde::Serialize, sqlx::FromRow)]
@@ -66,7 +67,10 @@ pub struct Image {
     /// Clockwise rotation in degrees that makes the faces upright.
     pub rotation: i32,
     pub face_count: i32,
-    pub thumbnail_key: Option<String>,
+    /// Where its thumbnail is.
+    #[serde(skip)]
+    #[sqlx(flatten)]
+    pub parts: ImageParts,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
 }
@@ -94,7 +98,7 @@ macro_rules! select_images {
     ($tail:literal) => {
         concat!(
             "select i.id, i.collection_id, c.name as collection, i.sha256, i.phash, i.dhash, i.ahash, i.width, i.height, ",
-            "i.format, i.bytes, i.rotation, i.face_count, i.thumbnail_key, i.created_at ",
+            "i.format, i.bytes, i.rotation, i.face_count, i.parts_key, i.thumbnail_bytes, i.thumbnail_key, i.created_at ",
             "from images i join collections c on c.id = i.collection_id ",
             $tail
         )
@@ -251,9 +255,9 @@ async fn insert_rows(
     let face_counts = rows.iter().map(|(.., count)| i32::try_from(*count).unwrap_or(i32::MAX));
     let inserted: Vec<Uuid> = sqlx::query_scalar(
         "insert into images (id, collection_id, sha256, phash, dhash, ahash, width, height, format, bytes, rotation,
-                             thumbnail_key, face_count)
+                             parts_key, thumbnail_bytes, face_count)
          select * from unnest($1::uuid[], $2::uuid[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[], $7::int[],
-                              $8::int[], $9::text[], $10::bigint[], $11::int[], $12::text[], $13::int[])
+                              $8::int[], $9::text[], $10::bigint[], $11::int[], $12::text[], $13::int[], $14::int[])
          on conflict (collection_id, sha256) do nothing returning id",
     )
     .bind(column!(|image| image.id))
@@ -267,7 +271,8 @@ async fn insert_rows(
     .bind(column!(|image| image.format.as_str()))
     .bind(column!(|image| image.bytes))
     .bind(column!(|image| image.rotation))
-    .bind(column!(|image| image.thumbnail_key.as_deref()))
+    .bind(column!(|image| image.thumbnail.as_ref().map(|thumbnail| thumbnail.key.as_str())))
+    .bind(column!(|image| image.thumbnail.as_ref().map(|thumbnail| thumbnail.bytes)))
     .bind(face_counts.collect::<Vec<i32>>())
     .fetch_all(conn)
     .await?;
@@ -375,19 +380,22 @@ pub(crate) async fn delete_images(
 ) -> Result<(u64, Vec<String>), StoreError> {
     // No transaction can add a face to a locked image.
     lock_images(conn, ids).await?;
-    let faces: Vec<(Option<String>, Option<String>)> =
-        sqlx::query_as("delete from faces where image_id = any($1) returning chip_key, crop_key")
-            .bind(ids)
-            .fetch_all(&mut *conn)
-            .await?;
-    let thumbnails: Vec<Option<String>> =
-        sqlx::query_scalar("delete from images where id = any($1) returning thumbnail_key")
-            .bind(ids)
-            .fetch_all(conn)
-            .await?;
-    let deleted = thumbnails.len() as u64;
-    let keys = faces.into_iter().flat_map(|(chip, crop)| [chip, crop]).chain(thumbnails).flatten();
-    Ok((deleted, keys.collect()))
+    let faces: Vec<FaceParts> = sqlx::query_as(
+        "delete from faces where image_id = any($1)
+         returning parts_key, parts_offset, crop_bytes, chip_bytes, crop_key, chip_key",
+    )
+    .bind(ids)
+    .fetch_all(&mut *conn)
+    .await?;
+    let images: Vec<ImageParts> = sqlx::query_as(
+        "delete from images where id = any($1) returning parts_key, thumbnail_bytes, thumbnail_key",
+    )
+    .bind(ids)
+    .fetch_all(conn)
+    .await?;
+    let deleted = images.len() as u64;
+    let keys = faces.into_iter().flat_map(FaceParts::into_keys);
+    Ok((deleted, keys.chain(images.into_iter().flat_map(ImageParts::into_keys)).collect()))
 }
 
 #[cfg(test)]

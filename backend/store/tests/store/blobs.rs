@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Condvar, Mutex};
+use store::blobs::parts::NewThumbnail;
 use store::blobs::{Disk, LocalDisk};
 use store::images::NewImage;
 use store::videos::NewVideo;
@@ -435,6 +436,12 @@ struct World {
     _database: TestDatabase,
 }
 
+const CONTENT: &[u8] = b"the same image";
+
+fn thumbnail(key: &str) -> NewThumbnail {
+    NewThumbnail { key: key.to_owned(), bytes: CONTENT.len() as i32 }
+}
+
 impl World {
     async fn new() -> Self {
         let (db, store) = fixture::database().await;
@@ -445,7 +452,7 @@ impl World {
     }
 
     async fn put(&self) -> String {
-        self.blobs.put("thumbnails", "jpg", Bytes::from_static(b"the same image")).await.unwrap()
+        self.blobs.put_parts(Bytes::from_static(CONTENT)).await.unwrap()
     }
 
     async fn exists(&self, key: &str) -> bool {
@@ -454,7 +461,7 @@ impl World {
 
     /// Stores an image whose row refers to the blob.
     async fn image(&self, number: u64, key: &str) -> Uuid {
-        let image = NewImage { thumbnail_key: Some(key.to_owned()), ..fixture::image(number) };
+        let image = NewImage { thumbnail: Some(thumbnail(key)), ..fixture::image(number) };
         fixture::store_image(&self.store, self.default, &image, &[]).await.unwrap()
     }
 
@@ -481,8 +488,8 @@ async fn shared_blob_stays_until_last_row_is_deleted() {
     let world = World::new().await;
     let key = world.put().await;
     let (first, second) = (world.image(1, &key).await, world.image(2, &key).await);
-    assert!(world.delete(first).await.is_empty());
-    assert_eq!(world.store.blobs().delete_pending(&world.blobs).await.unwrap(), 0);
+    let keys = world.delete(first).await;
+    assert_eq!(world.store.blobs().delete(&world.blobs, &keys).await.unwrap(), 0);
     assert!(world.exists(&key).await);
     let keys = world.delete(second).await;
     assert_eq!(world.store.blobs().delete(&world.blobs, &keys).await.unwrap(), 1);
@@ -522,7 +529,7 @@ async fn blob_deletion_waits_for_concurrent_image_insert() {
     let key = world.put().await;
     let image = world.image(1, &key).await;
     let mut tx = world.store.begin().await.unwrap();
-    let new = NewImage { thumbnail_key: Some(key.clone()), ..fixture::image(2) };
+    let new = NewImage { thumbnail: Some(thumbnail(&key)), ..fixture::image(2) };
     world.store.images().insert(tx.conn(), world.default, &new).await.unwrap().unwrap();
     assert!(
         world.store.blobs().prevent_deletion(tx.conn(), std::slice::from_ref(&key)).await.unwrap().is_empty()

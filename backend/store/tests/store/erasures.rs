@@ -3,25 +3,22 @@ use crate::fixture::{self, Commit, admit_images, assert_not_found, count, image_
 use domain::ImageState;
 use store::erasures::Target;
 use store::erasures::suppressions::{Sketch, Suppression};
+use store::faces::NewFace;
 use store::images::ImageFilter;
 use uuid::Uuid;
 
 #[testing::test]
-async fn deleting_face_returns_only_unshared_blobs() {
+async fn deleted_face_is_gone_and_returns_its_blob() {
     let (_db, store, default, model) = fixture::with_model(4).await;
     let first = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
-    let mut second = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
-    second.chip_key = first.chip_key.clone();
+    let second = NewFace { parts: first.parts.clone(), ..fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]) };
     let faces = [first.clone(), second.clone()];
     let image = fixture::store_image(&store, default, &fixture::image(1), &faces).await.unwrap();
     let mut conn = store.pool().acquire().await.unwrap();
-    // The other face uses the same chip, but a different crop.
-    let keys = store.faces().delete(&mut conn, first.id).await.unwrap();
-    assert_eq!(keys, [first.crop_key.unwrap()]);
+    let expected = [first.parts.unwrap().key];
+    assert_eq!(store.faces().delete(&mut conn, first.id).await.unwrap(), expected);
     assert_eq!(store.images().get(image).await.unwrap().face_count, 1);
     assert_not_found(store.faces().get(first.id).await, "face");
-    let mut expected = vec![second.chip_key.unwrap(), second.crop_key.unwrap()];
-    expected.sort();
     assert_eq!(store.faces().delete(&mut conn, second.id).await.unwrap(), expected);
     let result = store.faces().delete(&mut conn, second.id).await;
     assert_not_found(result, "face");
@@ -40,7 +37,7 @@ async fn deleting_image_deletes_faces_and_sources() {
     assert_eq!(store.images().get(image).await.unwrap().face_count, 1);
 
     let keys = store.commit(async |tx| store.images().delete(tx.conn(), image).await).await;
-    let mut expected = vec![face.chip_key.unwrap(), face.crop_key.unwrap(), new.thumbnail_key.unwrap()];
+    let mut expected = vec![face.parts.unwrap().key, new.thumbnail.unwrap().key];
     expected.sort();
     assert_eq!(keys, expected);
     for table in ["images", "faces", "image_sources"] {
@@ -101,8 +98,8 @@ async fn deleting_crawl_with_images_keeps_shared_images() {
     store.commit(async |tx| store.crawls().delete(tx.conn(), deleted_crawl.id, false).await).await;
 
     let keys = store.commit(async |tx| store.crawls().delete(tx.conn(), one.id, true).await).await.blobs;
-    assert_eq!(keys.len(), 3);
-    assert!(keys.contains(&single_image.thumbnail_key.unwrap()));
+    assert_eq!(keys.len(), 2, "the thumbnail and the face");
+    assert!(keys.contains(&single_image.thumbnail.unwrap().key));
     let filter = ImageFilter { collection: "default".into(), ..ImageFilter::default() };
     let remaining: Vec<Uuid> =
         store.images().list(&filter, None, 9).await.unwrap().into_iter().map(|image| image.id).collect();

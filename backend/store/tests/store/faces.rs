@@ -1,5 +1,6 @@
 use crate::fixture::{self, assert_not_found};
 use store::StoreError;
+use store::blobs::parts::BlobPart;
 use store::faces::FaceListQuery;
 use store::index::scope::{FaceFilter, Site};
 use uuid::Uuid;
@@ -47,7 +48,7 @@ async fn stored_faces_are_read_back_unchanged() {
     let model = fixture::model(&store, "mobile", 4).await;
     let mut second = fixture::face(&model, vec![0.0, 0.6, 0.0, 0.8]);
     (second.quality, second.quality_overall, second.quality_passed) = (None, None, None);
-    (second.chip_key, second.crop_key) = (None, None);
+    second.parts = None;
     (second.bbox, second.landmarks) = ([9.0, 8.0, 7.0, 6.0], [3.25; 10]);
     let first = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
     let new = fixture::image(1);
@@ -60,7 +61,12 @@ async fn stored_faces_are_read_back_unchanged() {
         assert_eq!((face.collection.as_str(), face.embedding_model.as_str()), ("default", "mobile"));
         assert_eq!((face.bbox.as_slice(), face.landmarks.as_slice()), (&new.bbox[..], &new.landmarks[..]));
         assert_eq!((face.det_score, &face.quality), (new.det_score, &new.quality));
-        assert_eq!((&face.chip_key, &face.crop_key), (&new.chip_key, &new.crop_key));
+        let part = |range, media_type| {
+            let key = new.parts.as_ref()?.key.clone();
+            Some(BlobPart { key, range: Some(range), media_type })
+        };
+        assert_eq!(face.parts.crop(), part(1_000..1_200, "image/jpeg"));
+        assert_eq!(face.parts.chip(), part(1_200..1_230, "image/png"));
         let (model_id, embedding) = store.faces().embedding(new.id).await.unwrap();
         assert_eq!(model_id, model.id);
         for (stored, expected) in embedding.iter().zip(&new.embedding) {

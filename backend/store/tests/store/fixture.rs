@@ -5,6 +5,7 @@ use half::f16;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
+use store::blobs::parts::{NewFaceParts, NewThumbnail};
 use store::crawls::Crawl;
 use store::crawls::pages::{AdmittedUrl, ImageUrlResult, NewImageUrl, NewPage};
 use store::erasures::{ErasureRecord, Plan, Target};
@@ -69,8 +70,13 @@ pub(crate) fn image(number: u64) -> NewImage {
         format: "jpeg".into(),
         bytes: 12_345,
         rotation: 0,
-        thumbnail_key: Some(format!("thumbnail/{number}")),
+        thumbnail: Some(NewThumbnail { key: format!("parts/{number}"), bytes: 1_000 }),
     }
+}
+
+/// Returns the places of a crop and a chip in the blob `key`.
+pub(crate) fn parts(key: &str) -> NewFaceParts {
+    NewFaceParts { key: key.to_owned(), offset: 1_000, crop_bytes: 200, chip_bytes: 30 }
 }
 
 pub(crate) fn face(model: &EmbeddingModel, embedding: Vec<f32>) -> NewFace {
@@ -85,8 +91,7 @@ pub(crate) fn face(model: &EmbeddingModel, embedding: Vec<f32>) -> NewFace {
         quality_passed: Some(true),
         embedding,
         model_id: model.id,
-        chip_key: Some(format!("chip/{id}")),
-        crop_key: Some(format!("crop/{id}")),
+        parts: Some(parts(&format!("parts/{id}"))),
     }
 }
 

@@ -3,6 +3,7 @@ use crate::fixture::{self, Commit, admit_images, assert_not_found, image_url, se
 use domain::CrawlState;
 use rand::RngExt;
 use std::collections::HashSet;
+use store::blobs::parts::BlobPart;
 use store::crawls::Crawl;
 use store::erasures::suppressions::Suppression;
 use store::images::storing::ImageToStore;
@@ -11,6 +12,12 @@ use store::images::{
     WATERMARK_PHASH_BITS,
 };
 use uuid::Uuid;
+
+fn thumbnail_of(image: &NewImage) -> BlobPart {
+    let thumbnail = image.thumbnail.as_ref().unwrap();
+    let range = Some(0..thumbnail.bytes.unsigned_abs().into());
+    BlobPart { key: thumbnail.key.clone(), range, media_type: "image/jpeg" }
+}
 
 #[testing::test]
 async fn stored_image_is_found_by_id_and_hash() {
@@ -24,7 +31,7 @@ async fn stored_image_is_found_by_id_and_hash() {
     assert_eq!([image.phash, image.dhash, image.ahash], [new.phash, new.dhash, new.ahash].map(Some));
     assert_eq!((image.width, image.height, image.format.as_str()), (640, 480, "jpeg"));
     assert_eq!((image.bytes, image.rotation, image.face_count), (12_345, 0, 0));
-    assert_eq!(image.thumbnail_key, new.thumbnail_key);
+    assert_eq!(image.parts.thumbnail(), Some(thumbnail_of(&new)));
     let known = KnownImage { id: new.id, face_count: 0 };
     assert_eq!(store.images().known(default, &new.sha256).await.unwrap(), (false, Some(known)));
     assert_eq!(store.images().known(other, &new.sha256).await.unwrap(), (false, None));
@@ -244,7 +251,7 @@ async fn known_bytes_are_not_inserted_with_others() {
     assert_eq!((row.sha256, row.face_count), (new.sha256.to_vec(), 2));
     assert_eq!([row.phash, row.dhash, row.ahash], [new.phash, new.dhash, new.ahash].map(Some));
     assert_eq!((row.width, row.height, row.format, row.bytes), (640, 480, "jpeg".into(), 12_345));
-    assert_eq!(row.thumbnail_key, new.thumbnail_key);
+    assert_eq!(row.parts.thumbnail(), Some(thumbnail_of(&new)));
 }
 
 #[testing::test]

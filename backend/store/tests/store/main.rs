@@ -1,6 +1,7 @@
 //! Tests the store against a real Postgres server, with one database per test.
 #![allow(clippy::unwrap_used)]
 
+mod blob_parts;
 mod blobs;
 mod collections;
 mod crawls;

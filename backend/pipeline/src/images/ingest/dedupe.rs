@@ -421,6 +421,7 @@ pub(super) fn near_lock_keys(collection: Uuid, hashes: &PerceptualHashes) -> Vec
 mod tests {
     use super::*;
     use std::collections::HashSet;
+    use store::blobs::parts::ImageParts;
 
     fn stored(id: u128, width: i32, height: i32) -> Image {
         Image {
@@ -437,7 +438,7 @@ mod tests {
             bytes: 0,
             rotation: 0,
             face_count: 0,
-            thumbnail_key: None,
+            parts: ImageParts::default(),
             created_at: time::OffsetDateTime::UNIX_EPOCH,
         }
     }

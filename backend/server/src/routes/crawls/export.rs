@@ -11,6 +11,7 @@ use crate::{AppState, Result, Scope, Spec};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use store::blobs::parts::ImageParts;
 use store::images::sources::{ExportedFace, ExportedImage, SourceList};
 use store::images::{Image, Source};
 use store::videos::export::{ExportedTrack, ExportedVideo};
@@ -332,7 +333,7 @@ fn example_image() -> ExportedImage {
         bytes: 23_886,
         rotation: 0,
         face_count: 1,
-        thumbnail_key: None,
+        parts: ImageParts::default(),
         created_at: CREATED_AT,
     };
     let source = Source {

@@ -175,13 +175,20 @@ pub(super) async fn get_face_crop(
     Query(params): Query<CropParams>,
     headers: HeaderMap,
 ) -> Result<Response> {
-    let face = caller.store().faces().get(id).await?;
-    let (key, resource) = match params.kind.unwrap_or_default() {
-        CropKind::Crop => (face.crop_key, "crop of face"),
-        CropKind::Chip => (face.chip_key, "chip of face"),
+    let kind = params.kind.unwrap_or_default();
+    let store = caller.store();
+    let response = blob_response(&state, &headers, || async move {
+        let face = store.faces().get(id).await?;
+        Ok(match kind {
+            CropKind::Crop => face.parts.crop(),
+            CropKind::Chip => face.parts.chip(),
+        })
+    });
+    let resource = match kind {
+        CropKind::Crop => "crop of face",
+        CropKind::Chip => "chip of face",
     };
-    let key = key.ok_or_else(|| ApiError::not_found(resource, id))?;
-    blob_response(&state, &key, &headers).await?.ok_or_else(|| ApiError::not_found(resource, id))
+    response.await?.ok_or_else(|| ApiError::not_found(resource, id))
 }
 
 pub(super) const DELETE: Spec = Spec::needs(Scope::Erase).problems(&[&[Code::ConfirmationNeeded]]);

@@ -240,9 +240,10 @@ pub(super) async fn get_image_thumbnail(
     Id(id): Id,
     headers: HeaderMap,
 ) -> Result<Response> {
-    let not_found = || ApiError::not_found("thumbnail of image", id);
-    let key = caller.store().images().get(id).await?.thumbnail_key.ok_or_else(not_found)?;
-    blob_response(&state, &key, &headers).await?.ok_or_else(not_found)
+    let store = caller.store();
+    let read_place = || async move { Ok(store.images().get(id).await?.parts.thumbnail()) };
+    let response = blob_response(&state, &headers, read_place).await?;
+    response.ok_or_else(|| ApiError::not_found("thumbnail of image", id))
 }
 
 pub(super) const DELETE: Spec = Spec::needs(Scope::Erase).problems(&[&[Code::ConfirmationNeeded]]);

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
+use store::blobs::parts::FaceParts;
 use store::faces::Face;
 use store::images::sources::ExportedFace;
 use store::videos::Video;
@@ -333,8 +334,7 @@ pub(crate) fn example_face(image_id: Uuid) -> ExportedFace {
         landmarks: vec![188.1, 202.1, 270.7, 198.8, 233.4, 248.9, 200.3, 290.9, 267.4, 286.9],
         quality: Some(json!(Quality::schema())["example"].take()),
         embedding_model: "sface".into(),
-        chip_key: None,
-        crop_key: None,
+        parts: FaceParts::default(),
         created_at: CREATED_AT,
     };
     (face, None)

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Serialize, Serializer};
 use std::collections::HashMap;
 use std::sync::Arc;
+use store::blobs::parts::BlobPart;
 use store::faces::Face;
 use store::images::sources::{MAX_SOURCES_BYTES, SourceList};
 use store::videos::tracks::StoredAppearance;
@@ -226,23 +227,35 @@ impl From<StoredAppearance> for Appearance {
     }
 }
 
-/// Returns a blob as a response, or `None` if it no longer exists. Keys are derived from the
-/// content, so the key is the entity tag. Browsers revalidate each time (`no-cache`), so that an
-/// erased image is not shown from a cache.
-pub(crate) async fn blob_response(
+/// Returns a file as a response, or `None` if it does not exist. `read_place` reads the row that
+/// refers to the file. Keys are derived from the content, so the entity tag consists of the key and
+/// the range. Browsers revalidate each time (`no-cache`), so that an erased image is not shown from
+/// a cache.
+pub(crate) async fn blob_response<F>(
     state: &AppState,
-    key: &str,
     request: &HeaderMap,
-) -> Result<Option<Response>> {
-    let name = key.rsplit('/').next().unwrap_or(key);
-    let content_type = match name.rsplit_once('.').map(|(_, extension)| extension) {
-        Some("jpg" | "jpeg") => "image/jpeg",
-        Some("png") => "image/png",
-        Some("webp") => "image/webp",
-        _ => "application/octet-stream",
+    read_place: impl Fn() -> F,
+) -> Result<Option<Response>>
+where
+    F: Future<Output = Result<Option<BlobPart>>>,
+{
+    let Some(mut part) = read_place().await? else { return Ok(None) };
+    let mut bytes = state.services.blobs.get_part(&part).await?;
+    // The file may have been written to a new blob after the row was read, because another file of
+    // the old blob was deleted.
+    if bytes.is_none()
+        && let Some(moved) = read_place().await?
+    {
+        bytes = state.services.blobs.get_part(&moved).await?;
+        part = moved;
+    }
+    let Some(bytes) = bytes else { return Ok(None) };
+    let name = part.key.rsplit('/').next().unwrap_or(&part.key);
+    let tag = match &part.range {
+        Some(range) => format!("\"{name}-{}-{}\"", range.start, range.end),
+        None => format!("\"{name}\""),
     };
-    let tag = HeaderValue::from_str(&format!("\"{name}\"")).map_err(ApiError::internal)?;
-    let Some(bytes) = state.services.blobs.get(key).await? else { return Ok(None) };
+    let tag = HeaderValue::from_str(&tag).map_err(ApiError::internal)?;
     let is_current = request
         .get_all(header::IF_NONE_MATCH)
         .iter()
@@ -250,7 +263,7 @@ pub(crate) async fn blob_response(
         .flat_map(|value| value.split(','))
         .any(|candidate| candidate.trim().trim_start_matches("W/").as_bytes() == tag.as_bytes());
     let headers = [
-        (header::CONTENT_TYPE, HeaderValue::from_static(content_type)),
+        (header::CONTENT_TYPE, HeaderValue::from_static(part.media_type)),
         (header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache")),
         (header::ETAG, tag),
     ];

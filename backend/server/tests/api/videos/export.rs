@@ -131,8 +131,7 @@ async fn long_video(app: &App, tracks: usize) -> (Uuid, Vec<Uuid>) {
             quality_passed: None,
             embedding: (0..128).map(|at| if at == 0 { 1.0 } else { 0.0 }).collect(),
             model_id: app.state.services.face_store.model_id(),
-            chip_key: None,
-            crop_key: None,
+            parts: None,
         };
         faces.push(face.id);
         let owner = (collection, video);

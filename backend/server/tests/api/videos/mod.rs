@@ -202,8 +202,8 @@ async fn collect_traces(app: &App, tracks: &[Value]) -> Traces {
         for shot in track.list("faces") {
             let face = store.faces().get(shot.text("face_id").parse().unwrap()).await.unwrap();
             traces.texts.insert(face.id.to_string());
-            for key in [face.crop_key.unwrap(), face.chip_key.unwrap()] {
-                traces.blobs.insert(app.blob_folder.path().join(&key));
+            for part in [face.parts.crop(), face.parts.chip()] {
+                traces.blobs.insert(app.blob_folder.path().join(part.unwrap().key));
             }
             // The beginning of the embedding, as a dump writes it.
             let (_, embedding) = store.faces().embedding(face.id).await.unwrap();
