@@ -19,7 +19,7 @@ pub fn image(random: &mut Random) -> NewImage {
         format: "jpeg".into(),
         bytes: 150_000,
         rotation: 0,
-        thumbnail: None,
+        parts: None,
     }
 }
 

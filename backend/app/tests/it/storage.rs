@@ -239,8 +239,8 @@ async fn backup_is_readable_only_by_owner() {
     facecrawl(&["backup", "kept"]).success();
     assert_eq!(paths_open_to_others(&backup), [] as [PathBuf; 0]);
     // A file of an earlier version is restricted too.
-    let chip = files_below(&backup.join("blobs/chips")).remove(0);
-    std::fs::set_permissions(&chip, Permissions::from_mode(0o644)).unwrap();
+    let blob = files_below(&backup.join("blobs/parts")).remove(0);
+    std::fs::set_permissions(&blob, Permissions::from_mode(0o644)).unwrap();
     std::fs::set_permissions(backup.join("blobs"), Permissions::from_mode(0o755)).unwrap();
     facecrawl(&["backup", "kept"]).success();
     assert_eq!(paths_open_to_others(&backup), [] as [PathBuf; 0]);
@@ -270,7 +270,7 @@ async fn bucket_stores_blobs_and_deletes_erased_ones() {
     folder.put("album/ben.jpg", testing::drawing("ben.jpg"));
     let run = |args: &[&str]| Output::run(&mut bucket_command(&folder, &database, &bucket, args)).success();
     run(&["scan", "album"]);
-    assert_eq!(object_keys(&bucket).await.len(), 6, "a thumbnail, a crop and a chip per image");
+    assert_eq!(object_keys(&bucket).await.len(), 2, "one blob for each image");
     assert!(!folder.path().join("data/blobs").exists());
 
     let service = Service::start(&mut bucket_command(&folder, &database, &bucket, &["up", "--port", "0"]));
@@ -287,8 +287,8 @@ async fn bucket_stores_blobs_and_deletes_erased_ones() {
 
     // The backup of a bucket is an ordinary folder.
     let report = run(&["backup", "kept", "--json"]).json();
-    assert_eq!(report["blobs"]["copied"], 6, "{report}");
-    assert_eq!(files_below(&folder.path().join("kept/blobs")).len(), 6);
+    assert_eq!(report["blobs"]["copied"], 2, "{report}");
+    assert_eq!(files_below(&folder.path().join("kept/blobs")).len(), 2);
 
     // The sweep removes only blobs that no row references.
     let (store, blobs) = (database.store(), bucket.blobs());
@@ -297,7 +297,7 @@ async fn bucket_stores_blobs_and_deletes_erased_ones() {
     let swept = maintenance.sweep(Duration::from_secs(3600), true, false).await.unwrap();
     assert_eq!(
         (swept.blobs, swept.orphans, swept.missing),
-        (7, 0, Some(0)),
+        (3, 0, Some(0)),
         "a row may still be inserted for a new blob"
     );
     // The server reports the age of a blob in whole seconds.
@@ -312,9 +312,9 @@ async fn bucket_stores_blobs_and_deletes_erased_ones() {
 
     let erasure = caller.request(201, Method::POST, "/erasures", Some(&image_json("ada.jpg"))).await;
     assert_eq!(erasure["images"], 1, "{erasure}");
-    assert_eq!(object_keys(&bucket).await.len(), 3);
+    assert_eq!(object_keys(&bucket).await.len(), 1);
     let pruned = run(&["backup", "kept", "--json"]).json();
-    assert_eq!((&pruned["blobs"]["removed"], &pruned["blobs"]["there"]), (&json!(3), &json!(3)), "{pruned}");
+    assert_eq!((&pruned["blobs"]["removed"], &pruned["blobs"]["there"]), (&json!(1), &json!(1)), "{pruned}");
 }
 
 #[testing::needs(s3)]
@@ -376,5 +376,5 @@ async fn jobs_wait_during_bucket_outage_without_missing_blobs() {
     assert_eq!((&crawl["state"], &crawl["counts"]["faces"]), (&json!("completed"), &json!(1)), "{crawl}");
     let maintenance = Maintenance::new(database.store(), bucket.blobs());
     let swept = maintenance.sweep(Duration::ZERO, true, true).await.unwrap();
-    assert_eq!((swept.blobs, swept.missing), (3, Some(0)), "{swept:?}");
+    assert_eq!((swept.blobs, swept.missing), (1, Some(0)), "{swept:?}");
 }

@@ -13,7 +13,7 @@ use queue::{Claim, NewJob, Queue};
 use serde_json::{Value, json};
 use std::time::Instant;
 use store::Store;
-use store::blobs::parts::{NewFaceParts, NewThumbnail};
+use store::blobs::parts::{NewFaceParts, NewImageParts};
 use store::crawls::pages::{AdmittedUrl, ImageUrlResult, NewImageUrl, NewPage, PageResult};
 use store::faces::NewFace;
 use store::images::NewImage;
@@ -188,9 +188,9 @@ impl Crawl {
 
     async fn process_image(&mut self, (claim, row): (Claim, Uuid)) -> Result<()> {
         let key = self.random_blob_key();
-        let thumbnail = Some(NewThumbnail { key: key.clone(), bytes: THUMBNAIL_BYTES });
-        let image = NewImage { thumbnail, ..rows::image(&mut self.random) };
-        let faces: Vec<NewFace> = (0..FACES_PER_IMAGE).map(|number| self.new_face(&key, number)).collect();
+        let parts = Some(NewImageParts { key, thumbnail_bytes: THUMBNAIL_BYTES });
+        let image = NewImage { parts, ..rows::image(&mut self.random) };
+        let faces: Vec<NewFace> = (0..FACES_PER_IMAGE).map(|number| self.new_face(number)).collect();
         let mut tx = self.store.begin().await?;
         self.queue.complete(tx.conn(), claim).await?;
         let inserted = self.store.images().insert(tx.conn(), self.collection, &image).await?;
@@ -203,7 +203,7 @@ impl Crawl {
         Ok(())
     }
 
-    fn new_face(&mut self, key: &str, number: usize) -> NewFace {
+    fn new_face(&mut self, number: usize) -> NewFace {
         let part = json!({"value": 0.83, "raw": 412.25});
         let quality = json!({
             "overall": 0.81, "passed": true, "reasons": [], "blur": part, "sharpness": part, "brightness": part,
@@ -212,7 +212,7 @@ impl Crawl {
         NewFace {
             quality: Some(quality),
             parts: Some(NewFaceParts {
-                key: key.to_owned(),
+                own_key: None,
                 offset: THUMBNAIL_BYTES + number as i32 * (CROP_BYTES + CHIP_BYTES),
                 crop_bytes: CROP_BYTES,
                 chip_bytes: CHIP_BYTES,

@@ -43,10 +43,14 @@ impl EraseCollection {
     /// Erases one piece. Returns whether the collection is completely deleted.
     async fn erase_piece(&self, collection: Uuid, claim: Claim) -> Result<PieceOutcome, ChangeError> {
         let mut tx = self.store.begin().await?;
-        let erased = self.store.collections().erase_step(tx.conn(), collection).await?;
+        let mut erased = self.store.collections().erase_step(tx.conn(), collection).await?;
         if erased.is_done {
-            // The audit entry states that no blobs remain, so earlier ones are deleted first.
+            // The audit entry states that no blobs remain, so earlier ones are deleted first. The
+            // transaction must not wait for this.
+            drop(tx);
             self.store.blobs().delete_pending(&self.blobs).await?;
+            tx = self.store.begin().await?;
+            erased = self.store.collections().erase_step(tx.conn(), collection).await?;
         }
         if erased.is_done && erased.rows > 0 {
             let entry = AuditEntry {

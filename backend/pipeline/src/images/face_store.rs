@@ -13,9 +13,9 @@ use crate::{Analysis, AnalyzeError, AnalyzedFace, Analyzer, Thumbnails};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use queue::{Queue, QueueError};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::blobs::parts::{NewFaceParts, NewThumbnail};
+use store::blobs::parts::{NewFaceParts, NewImageParts};
 use store::faces::{CROP_MARGIN, NewFace};
 use store::{Blobs, Store, StoreError, Tx};
 use uuid::Uuid;
@@ -120,8 +120,10 @@ const WRITES_IN_FLIGHT: usize = 8;
 
 #[derive(Default)]
 pub(crate) struct StoredBlobs {
-    /// `None` if the configuration excludes thumbnails of this image.
-    pub(crate) thumbnail: Option<NewThumbnail>,
+    /// The blob of an image; `None` if the image has no files, and for a part of a video.
+    pub(crate) image: Option<NewImageParts>,
+    /// The blob of each frame of a part of a video, by time.
+    pub(crate) frames: BTreeMap<i64, NewImageParts>,
     /// Crop and chip of each face, in the order of the analysis. `None` for a face without an
     /// embedding, because it is not stored.
     pub(crate) faces: Vec<Option<NewFaceParts>>,
@@ -140,11 +142,8 @@ impl StoredBlobs {
 struct EncodedBlob {
     bytes: Vec<u8>,
     thumbnail_bytes: i32,
-    faces: Vec<EncodedFace>,
+    faces: Vec<NewFaceParts>,
 }
-
-/// Where the crop begins, and the lengths of crop and chip.
-type EncodedFace = (i32, i32, i32);
 
 impl EncodedBlob {
     fn append(&mut self, file: &[u8]) -> i32 {
@@ -161,16 +160,12 @@ impl EncodedBlob {
         let offset = to_i32(self.bytes.len());
         let crop_bytes = self.append(&encode::jpeg(crop, CROP_QUALITY));
         let chip_bytes = self.append(&encode::png(chip));
-        self.faces.push((offset, crop_bytes, chip_bytes));
+        self.faces.push(NewFaceParts { own_key: None, offset, crop_bytes, chip_bytes });
     }
 }
 
 fn to_i32(length: usize) -> i32 {
     i32::try_from(length).unwrap_or(i32::MAX)
-}
-
-fn face_parts(key: &str, (offset, crop_bytes, chip_bytes): EncodedFace) -> NewFaceParts {
-    NewFaceParts { key: key.to_owned(), offset, crop_bytes, chip_bytes }
 }
 
 impl FaceStore {
@@ -201,7 +196,7 @@ impl FaceStore {
         let needs_thumbnail = self.needs_thumbnail(!faces.is_empty());
         if !needs_thumbnail && faces.is_empty() {
             let faces = vec![None; analysis.faces.len()];
-            return Ok(StoredBlobs { thumbnail: None, faces, written: Vec::new() });
+            return Ok(StoredBlobs { faces, ..StoredBlobs::default() });
         }
         let encode = move || {
             let mut blob = EncodedBlob::default();
@@ -220,12 +215,12 @@ impl FaceStore {
         let blob = self.analyzer.cpu().run(encode).await?.output;
         let bytes = Bytes::from(blob.bytes);
         let key = self.blobs.put_parts(bytes.clone()).await?;
-        let thumbnail =
-            needs_thumbnail.then(|| NewThumbnail { key: key.clone(), bytes: blob.thumbnail_bytes });
-        let mut parts = blob.faces.into_iter().map(|face| face_parts(&key, face));
+        let image = NewImageParts { key: key.clone(), thumbnail_bytes: blob.thumbnail_bytes };
+        let mut parts = blob.faces.into_iter();
         let next_parts = |face| Some(face).filter(is_stored).and_then(|_| parts.next());
         let faces = analysis.faces.iter().map(next_parts).collect();
-        Ok(StoredBlobs { thumbnail, faces, written: vec![(key, bytes)] })
+        let written = vec![(key, bytes)];
+        Ok(StoredBlobs { image: Some(image), faces, written, ..StoredBlobs::default() })
     }
 
     /// Encodes and writes the crops and chips of a part of a video, as one blob for each frame.
@@ -235,33 +230,28 @@ impl FaceStore {
         shots: Vec<(i64, Arc<Frame>, Arc<Frame>)>,
     ) -> Result<StoredBlobs, IngestError> {
         let encode = move || {
-            let mut frames: BTreeMap<i64, EncodedBlob> = BTreeMap::new();
-            let places = shots.iter().map(|(at_us, crop, chip)| {
-                let blob = frames.entry(*at_us).or_default();
+            let mut encoded: BTreeMap<i64, EncodedBlob> = BTreeMap::new();
+            let mut places = Vec::new();
+            for (at_us, crop, chip) in &shots {
+                let blob = encoded.entry(*at_us).or_default();
                 blob.add_face(crop, chip);
-                (*at_us, blob.faces.len() - 1)
-            });
-            (places.collect::<Vec<_>>(), frames)
+                places.push(blob.faces.last().cloned());
+            }
+            (places, encoded)
         };
-        let (places, frames) = self.analyzer.cpu().run(encode).await?.output;
-        let written = futures::stream::iter(frames)
+        let (faces, encoded) = self.analyzer.cpu().run(encode).await?.output;
+        let written = futures::stream::iter(encoded)
             .map(|(at_us, blob)| async move {
                 let bytes = Bytes::from(blob.bytes);
-                let key = self.blobs.put_parts(bytes.clone()).await?;
-                Ok::<_, StoreError>((at_us, key, bytes, blob.faces))
+                Ok::<_, StoreError>((at_us, self.blobs.put_parts(bytes.clone()).await?, bytes))
             })
             .buffered(WRITES_IN_FLIGHT)
             .try_collect::<Vec<_>>()
             .await?;
-        let parts: HashMap<i64, (&str, &[EncodedFace])> =
-            written.iter().map(|(at_us, key, _, faces)| (*at_us, (&**key, &**faces))).collect();
-        let faces = places.iter().map(|(at_us, number)| {
-            let (key, faces) = parts.get(at_us)?;
-            Some(face_parts(key, *faces.get(*number)?))
-        });
-        let faces = faces.collect();
-        let written = written.into_iter().map(|(_, key, bytes, _)| (key, bytes)).collect();
-        Ok(StoredBlobs { thumbnail: None, faces, written })
+        let parts = |key: &String| NewImageParts { key: key.clone(), thumbnail_bytes: 0 };
+        let frames = written.iter().map(|(at_us, key, _)| (*at_us, parts(key))).collect();
+        let written = written.into_iter().map(|(_, key, bytes)| (key, bytes)).collect();
+        Ok(StoredBlobs { image: None, frames, faces, written })
     }
 
     /// Protects the blobs of images from deletion, in the transaction that writes their rows.

@@ -13,7 +13,7 @@ use domain::{ImageState, Reason};
 use inference::Priority;
 use queue::Claim;
 use std::sync::Arc;
-use store::blobs::parts::NewThumbnail;
+use store::blobs::parts::NewImageParts;
 use store::crawls::http_cache::{CachedResponse, ImageVisit};
 use store::crawls::pages::ImageUrlResult;
 use store::faces::NewFace;
@@ -366,7 +366,7 @@ impl Ingest {
             }
         }
         let Some(blobs) = blobs else { return Ok(None) };
-        let image = new_image(analysis, blobs.thumbnail.clone());
+        let image = new_image(analysis, blobs.image.clone());
         let inserted = store.images().insert(settlement.tx.conn(), incoming.collection, &image).await?;
         if let Err(image) = inserted {
             return self.settle_stored_concurrently(settlement, incoming.dedupe, image).await.map(Some);
@@ -412,7 +412,7 @@ impl Ingest {
             reason: incoming.incomplete.then_some(Reason::IncompleteTransfer),
             compares_near: incoming.dedupe == Dedupe::Near,
             hashes: analysis.hashes,
-            image: new_image(analysis, blobs.thumbnail.clone()),
+            image: new_image(analysis, blobs.image.clone()),
             faces: new_faces(analysis, &blobs, self.faces.model_id),
             blobs,
         }
@@ -512,7 +512,7 @@ fn new_faces(analysis: &Analysis, blobs: &StoredBlobs, model_id: i32) -> Vec<New
     faces.filter_map(|(face, blobs)| new_face(face, model_id, blobs.clone()?)).collect()
 }
 
-pub(crate) fn new_image(analysis: &Analysis, thumbnail: Option<NewThumbnail>) -> NewImage {
+pub(crate) fn new_image(analysis: &Analysis, parts: Option<NewImageParts>) -> NewImage {
     let to_i32 = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
     NewImage {
         id: Uuid::now_v7(),
@@ -525,6 +525,6 @@ pub(crate) fn new_image(analysis: &Analysis, thumbnail: Option<NewThumbnail>) ->
         format: analysis.format.name().into(),
         bytes: i64::try_from(analysis.bytes).unwrap_or(i64::MAX),
         rotation: to_i32(analysis.rotation),
-        thumbnail,
+        parts,
     }
 }

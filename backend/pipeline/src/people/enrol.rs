@@ -6,6 +6,7 @@ use crate::images::ingest::{image_to_check, new_image};
 use crate::{Analysis, AnalyzeOptions, AnalyzedFace, Analyzer};
 use bytes::Bytes;
 use inference::Priority;
+use store::blobs::parts::NewFaceParts;
 use store::faces::NewFace;
 use store::{StoreError, retried};
 use uuid::Uuid;
@@ -152,7 +153,7 @@ impl Enrolment {
             return Ok(None);
         }
         store.people().lock(tx.conn(), collection, &[subject]).await?;
-        let image = new_image(analysis, blobs.thumbnail.clone());
+        let image = new_image(analysis, blobs.image.clone());
         let (image, is_new, boxes) = match store.images().insert(tx.conn(), collection, &image).await? {
             Ok(()) => (image.id, true, Vec::new()),
             Err(existing) => (existing, false, store.people().boxes_of_image(tx.conn(), existing).await?),
@@ -166,10 +167,12 @@ impl Enrolment {
                 // If the image is already stored, only this face is missing. The others are stored,
                 // or were deleted.
                 let keep = |face| is_new || std::ptr::eq(face, chosen);
+                let own_key = blobs.image.as_ref().map(|parts| parts.key.clone());
                 for (face, blobs) in analysis.faces.iter().zip(&blobs.faces).filter(|(face, _)| keep(*face)) {
-                    let Some(new) = blobs.clone().and_then(|blobs| new_face(face, *model_id, blobs)) else {
-                        continue;
-                    };
+                    let Some(parts) = blobs.clone() else { continue };
+                    let own_key = own_key.clone().filter(|_| !is_new);
+                    let parts = NewFaceParts { own_key, ..parts };
+                    let Some(new) = new_face(face, *model_id, parts) else { continue };
                     if std::ptr::eq(face, chosen) {
                         id = new.id;
                     }
@@ -185,7 +188,8 @@ impl Enrolment {
             .add_enrolment_source(tx.conn(), image, subject, request_url.as_deref(), final_url.as_deref())
             .await?;
         face_store.keep_blobs(&mut tx, &[blobs]).await?;
-        // A face of a stored image uses at most two of the files.
+        // A face that is added to a stored image uses two files of its blob, or none if the face is
+        // stored already. Recording the blob removes the others.
         let partly_unused = if is_new { Vec::new() } else { blobs.keys() };
         store.blobs().record_deletions(tx.conn(), partly_unused.clone()).await?;
         tx.commit().await?;

@@ -18,7 +18,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use store::videos::tracks::{NewTrack, ShotFace};
+use store::faces::FaceRow;
+use store::videos::tracks::{NewFrame, NewTrack, ShotFace};
 use store::videos::{Checkpoint, Video, VideoEnd, VideoFileInfo};
 use store::{Store, StoreError, Tx, retried};
 use tracking::people::Appearance;
@@ -408,24 +409,32 @@ impl StoredVideo<'_> {
                 faces: faces.collect(),
             });
         }
-        let mut faces_by_frame: BTreeMap<i64, Vec<store::faces::NewFace>> = BTreeMap::new();
+        let mut faces_by_frame: BTreeMap<i64, Vec<&store::faces::NewFace>> = BTreeMap::new();
         for shot in tracks.iter().flat_map(|track| &track.faces) {
-            faces_by_frame.entry(shot.at_us).or_default().push(shot.face.clone());
+            faces_by_frame.entry(shot.at_us).or_default().push(&shot.face);
         }
         let owner = (self.collection, self.id);
         let size = (checkpoint.width, checkpoint.height);
-        for (at_us, faces) in &faces_by_frame {
-            let image = store.tracks().insert_frame(tx.conn(), owner, *at_us, size).await?;
-            store.faces().insert(tx.conn(), self.collection, image, faces).await?;
-        }
+        let new_frame = |(at_us, faces): (&i64, &Vec<_>)| NewFrame {
+            at_us: *at_us,
+            face_count: faces.len(),
+            parts: blobs.frames.get(at_us).cloned(),
+        };
+        let frames: Vec<NewFrame> = faces_by_frame.iter().map(new_frame).collect();
+        let images = store.tracks().insert_frames(tx.conn(), owner, size, &frames).await?;
+        let face_rows = faces_by_frame
+            .values()
+            .zip(images)
+            .flat_map(|(faces, image)| faces.iter().map(move |face| (self.collection, image, *face)));
+        let face_rows: Vec<FaceRow<'_>> = face_rows.collect();
+        store.faces().insert_for_new_images(tx.conn(), &face_rows).await?;
         store.tracks().insert(tx.conn(), owner, &tracks).await?;
         self.faces.keep_blobs(&mut tx, &[blobs]).await?;
         if let VideoReader::Job(claim) = self.reader {
             self.faces.queue.record_progress(tx.conn(), claim).await?;
         }
         tx.commit().await?;
-        let faces = faces_by_frame.values().map(Vec::len).sum::<usize>();
-        metrics::counter!("facecrawl_faces_stored_total").increment(faces as u64);
+        metrics::counter!("facecrawl_faces_stored_total").increment(face_rows.len() as u64);
         Ok(true)
     }
 

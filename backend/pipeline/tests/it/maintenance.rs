@@ -69,6 +69,34 @@ async fn sweep_deletes_orphans_and_reports_missing_blobs() {
     assert_eq!((swept.missing, swept.missing_keys), (Some(1), vec![key]));
 }
 
+#[testing::test]
+async fn maintenance_moves_files_of_earlier_releases_into_one_blob() {
+    let world = World::new().await;
+    scan(&world, &["ada.jpg"]).await;
+    let face = &world.faces().await[0];
+    let mut files = Vec::new();
+    for (part, kind, extension) in [(face.parts.crop(), "crops", "jpg"), (face.parts.chip(), "chips", "png")]
+    {
+        let bytes = world.blobs.get_part(&part.unwrap()).await.unwrap().unwrap();
+        let key = world.blobs.put(kind, extension, bytes.clone()).await.unwrap();
+        let column = if kind == "crops" { "crop_key" } else { "chip_key" };
+        world.execute(format!("update faces set {column} = '{key}'").leak()).await;
+        files.push(bytes);
+    }
+    world
+        .execute(
+            "update faces set parts_key = null, parts_offset = null, crop_bytes = null, chip_bytes = null",
+        )
+        .await;
+    assert_eq!(world.count_files(), 3);
+    Maintenance::new(world.store.clone(), world.blobs.clone()).run_due().await.unwrap();
+    assert_eq!(world.count_files(), 1);
+    let parts = &world.faces().await[0].parts;
+    for (part, bytes) in [parts.crop(), parts.chip()].into_iter().zip(files) {
+        assert_eq!(world.blobs.get_part(&part.unwrap()).await.unwrap(), Some(bytes));
+    }
+}
+
 /// Starts and ends a request to a host.
 async fn request_host(world: &World, host: &str) {
     let PermitDecision::Granted { token } = world.store.hosts().acquire_permit(host, 1_000).await.unwrap()

@@ -237,6 +237,29 @@ async fn enrolled_person_is_found_by_search() {
 }
 
 #[testing::test]
+async fn repeated_enrolment_does_not_store_deleted_face_again() {
+    let app = fixture_app().await;
+    let ada = create_named_subject(&app, "Ada").await;
+    let enrolled = enrol(&app, &ada, "ada_and_ben.jpg", "?face_index=0").await;
+    let enrolled = enrolled["faces"][0].text("face_id");
+    let faces = app.get_ok("/faces").await;
+    let other = faces.list("faces").iter().map(|face| face.text("id")).find(|id| *id != enrolled).unwrap();
+    let chip = async |face: &str| {
+        let chip = app.get(&format!("/faces/{face}/crop?kind=chip")).await;
+        chip.bytes().await.unwrap()
+    };
+    let (kept, deleted) = (chip(enrolled).await, chip(other).await);
+    assert_eq!(app.delete(&format!("/faces/{other}")).await.status(), StatusCode::NO_CONTENT);
+
+    let repeated = enrol(&app, &ada, "ada_and_ben.jpg", "?face_index=0").await;
+    assert_eq!(repeated["faces"][0]["face_id"], enrolled);
+    let blobs = testing::files_below(app.blob_folder.path());
+    assert_eq!(blobs.len(), 1, "{blobs:?}");
+    let blob = std::fs::read(&blobs[0]).unwrap();
+    assert!(testing::contains_bytes(&blob, &kept) && !testing::contains_bytes(&blob, &deleted));
+}
+
+#[testing::test]
 async fn image_is_enrolled_from_url_and_form() {
     let app = App::spawn().await;
     let site = Site::new(&["ada.jpg", "ben.jpg"]).await;

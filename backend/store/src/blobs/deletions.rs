@@ -32,6 +32,10 @@ const LOCK_CLASS: i32 = 0x626c_6f62;
 const BUCKETS: u8 = 64;
 /// Maximum number of recorded blobs per batch.
 const RECORDS_PER_BATCH: i64 = 500;
+/// Number of failed batches after which [`BlobKeys::delete_pending`] ends.
+const MAX_FAILED_BATCHES: usize = 3;
+/// Number of blobs whose remaining parts are rewritten before they are deleted.
+const REWRITES_PER_BATCH: usize = 100;
 
 impl BlobKeys<'_> {
     /// Locks the blobs against deletion until the transaction ends. Returns those that may already
@@ -67,21 +71,41 @@ impl BlobKeys<'_> {
     }
 
     /// Deletes those of the recorded blobs that no row refers to. Of a blob with several files, the
-    /// files that rows refer to are kept in a new blob. Returns the number of deleted blobs. Call
-    /// it after the commit that recorded them. Blobs that cannot be deleted remain recorded.
+    /// files that rows refer to are then kept in a new blob. Returns the number of deleted blobs.
+    /// Call it after the commit that recorded them. Blobs that cannot be deleted remain recorded.
+    ///
+    /// # Errors
+    /// Fails with the errors of the database and of the blob store. If single blobs cannot be
+    /// rewritten, deletes the others first.
     pub async fn delete(self, blobs: &Blobs, keys: &[String]) -> Result<u64, StoreError> {
         let requested = self.requested_at(keys).await?;
-        let with_parts: Vec<&str> =
-            requested.keys().map(String::as_str).filter(|key| parts::has_parts(key)).collect();
-        let incomplete = match with_parts.is_empty() {
-            true => BTreeSet::new(),
-            false => self.rewrite_remaining_parts(blobs, &with_parts).await?,
-        };
+        let (mut deleted_count, shared) = self.delete_unreferenced(blobs, &requested, false).await?;
+        let mut first_error = None;
+        for keys in shared.chunks(REWRITES_PER_BATCH) {
+            let (incomplete, error) = self.rewrite_remaining_parts(blobs, keys).await?;
+            first_error = first_error.or(error);
+            let rewritten =
+                requested.iter().filter(|(key, _)| keys.contains(key) && !incomplete.contains(*key));
+            let rewritten = rewritten.map(|(key, at)| (key.clone(), *at)).collect();
+            deleted_count += self.delete_unreferenced(blobs, &rewritten, true).await?.0;
+        }
+        first_error.map_or(Ok(deleted_count), Err)
+    }
+
+    /// Deletes those of the blobs that no row refers to. Each comes with the time at which it was
+    /// recorded. Returns their number, and the blobs of which rows use single parts. With
+    /// `is_rewritten`, these rows use all parts.
+    async fn delete_unreferenced(
+        self,
+        blobs: &Blobs,
+        requested: &BTreeMap<String, OffsetDateTime>,
+        is_rewritten: bool,
+    ) -> Result<(u64, Vec<String>), StoreError> {
         let mut buckets: BTreeMap<i32, Vec<&str>> = BTreeMap::new();
-        for key in keys.iter().filter(|key| !incomplete.contains(*key)) {
+        for key in requested.keys() {
             buckets.entry(bucket(key)).or_default().push(key);
         }
-        let mut deleted_count = 0;
+        let (mut deleted_count, mut shared) = (0, Vec::new());
         for (bucket, keys) in buckets {
             let mut tx = self.0.begin().await?;
             sqlx::query("select pg_advisory_xact_lock($1, $2)")
@@ -99,13 +123,15 @@ impl BlobKeys<'_> {
             .await?;
             let recorded_keys = recorded.iter().map(|(key, _)| key.clone()).collect();
             let unreferenced_keys = unreferenced(tx.conn(), recorded_keys).await?;
+            let referenced = recorded.into_iter().filter(|(key, _)| !unreferenced_keys.contains(key));
+            let (partly_used, used): (Vec<_>, Vec<_>) =
+                referenced.partition(|(key, _)| !is_rewritten && parts::has_parts(key));
+            shared.extend(partly_used.into_iter().map(|(key, _)| key));
             // If a blob was recorded again, one of its parts may have been deleted after the parts
             // were rewritten. Its record remains for the sweep.
-            let referenced = recorded
-                .iter()
-                .filter(|(key, at)| !unreferenced_keys.contains(key) && requested.get(key) == Some(at));
+            let used = used.iter().filter(|(key, at)| requested.get(key) == Some(at));
             sqlx::query("delete from blob_deletions where key = any($1)")
-                .bind(referenced.map(|(key, _)| key.as_str()).collect::<Vec<&str>>())
+                .bind(used.map(|(key, _)| key.as_str()).collect::<Vec<&str>>())
                 .execute(tx.conn())
                 .await?;
             blobs.delete(&unreferenced_keys).await?;
@@ -116,7 +142,7 @@ impl BlobKeys<'_> {
             tx.commit().await?;
             deleted_count += unreferenced_keys.len() as u64;
         }
-        Ok(deleted_count)
+        Ok((deleted_count, shared))
     }
 
     /// Returns when each of the blobs was recorded for deletion. Omits those that are not recorded.
@@ -132,8 +158,12 @@ impl BlobKeys<'_> {
 
     /// Deletes all blobs recorded before the call, and removes records of blobs that were deleted a
     /// day ago. Returns the number deleted.
+    ///
+    /// # Errors
+    /// Fails with the errors of [`Self::delete`], after it tried the other blobs. Ends early if
+    /// several batches fail.
     pub async fn delete_pending(self, blobs: &Blobs) -> Result<u64, StoreError> {
-        let mut deleted_count = 0;
+        let (mut deleted_count, mut errors) = (0, Vec::new());
         let mut after = String::new();
         loop {
             let keys: Vec<String> = sqlx::query_scalar(
@@ -145,7 +175,16 @@ impl BlobKeys<'_> {
             .await?;
             let Some(last) = keys.last() else { break };
             after.clone_from(last);
-            deleted_count += self.delete(blobs, &keys).await?;
+            match self.delete(blobs, &keys).await {
+                Ok(deleted) => deleted_count += deleted,
+                Err(error) => errors.push(error),
+            }
+            if errors.len() >= MAX_FAILED_BATCHES {
+                break;
+            }
+        }
+        if let Some(first) = errors.into_iter().next() {
+            return Err(first);
         }
         sqlx::query("delete from blob_deletions where deleted_at < now() - interval '1 day'")
             .execute(&self.0.pool)
@@ -153,7 +192,8 @@ impl BlobKeys<'_> {
         Ok(deleted_count)
     }
 
-    /// Records blobs for deletion. The caller has found no row that refers to them.
+    /// Records blobs that no row refers to for deletion, or blobs with several files of which rows
+    /// use only some.
     pub async fn record_deletions(
         self,
         conn: &mut PgConnection,
@@ -175,12 +215,12 @@ impl BlobKeys<'_> {
     pub async fn keys(self, after: &str, limit: i64) -> Result<Vec<String>, StoreError> {
         Ok(sqlx::query_scalar(
             "select key from (
-                 (select parts_key as key from images where parts_key > $1 order by 1 limit $2)
-                 union (select parts_key from faces where parts_key > $1 order by 1 limit $2)
-                 union (select chip_key from faces where chip_key > $1 order by 1 limit $2)
-                 union (select crop_key from faces where crop_key > $1 order by 1 limit $2)
-                 union (select thumbnail_key from images where thumbnail_key > $1 order by 1 limit $2)
-                 union (select source_key from videos where source_key > $1 order by 1 limit $2)) keys
+                 (select distinct parts_key as key from images where parts_key > $1 order by 1 limit $2)
+                 union (select distinct parts_key from faces where parts_key > $1 order by 1 limit $2)
+                 union (select distinct chip_key from faces where chip_key > $1 order by 1 limit $2)
+                 union (select distinct crop_key from faces where crop_key > $1 order by 1 limit $2)
+                 union (select distinct thumbnail_key from images where thumbnail_key > $1 order by 1 limit $2)
+                 union (select distinct source_key from videos where source_key > $1 order by 1 limit $2)) keys
              order by key limit $2",
         )
         .bind(after)

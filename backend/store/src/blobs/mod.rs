@@ -142,6 +142,10 @@ impl Blobs {
         Self { reserve, ..self }
     }
 
+    pub(super) fn without_reserve(&self) -> Self {
+        Self { reserve: None, ..self.clone() }
+    }
+
     /// Checks that something can be stored. Jobs call it before they fetch a file.
     ///
     /// # Errors
@@ -156,8 +160,7 @@ impl Blobs {
     /// Fails with `Blob` and the store's error.
     pub async fn check(&self) -> Result<(), StoreError> {
         // A full disk does not prevent searches and deletions.
-        let without_reserve = Self { reserve: None, ..self.clone() };
-        let key = without_reserve.put("probe", "txt", Bytes::from_static(b"facecrawl")).await?;
+        let key = self.without_reserve().put("probe", "txt", Bytes::from_static(b"facecrawl")).await?;
         self.delete(&[key]).await
     }
 
@@ -176,10 +179,15 @@ impl Blobs {
                 "the kind {kind:?} or the extension {extension:?} of a blob is invalid: 1 to 16 characters of a-z and 0-9 are allowed"
             )));
         }
-        let sha256 = hex::encode(Sha256::digest(&bytes));
-        let key = format!("{kind}/{}/{sha256}.{extension}", &sha256[..2]);
+        let key = Self::key_of(kind, extension, &bytes);
         self.put_as(&key, bytes).await?;
         Ok(key)
+    }
+
+    /// Returns the key under which [`Self::put`] stores `bytes`.
+    pub(super) fn key_of(kind: &str, extension: &str, bytes: &[u8]) -> String {
+        let sha256 = hex::encode(Sha256::digest(bytes));
+        format!("{kind}/{}/{sha256}.{extension}", &sha256[..2])
     }
 
     /// Stores `bytes` under `key`, which must be a key that this or an earlier release of
@@ -330,9 +338,14 @@ impl Blobs {
     /// # Errors
     /// Fails with `Invalid` if [`Self::put`] cannot have returned the key.
     pub async fn exists(&self, key: &str) -> Result<bool, StoreError> {
+        Ok(self.size(key).await?.is_some())
+    }
+
+    /// Returns the size of a blob in bytes, or `None` if it does not exist.
+    pub(super) async fn size(&self, key: &str) -> Result<Option<u64>, StoreError> {
         match self.objects.head(&self.location(key)?).await {
-            Ok(_) => Ok(true),
-            Err(Error::NotFound { .. }) => Ok(false),
+            Ok(object) => Ok(Some(object.size)),
+            Err(Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(blob_error(error)),
         }
     }

@@ -2,23 +2,28 @@
 //! its faces. The rows contain where each part begins and how long it is. Blobs of earlier releases
 //! contain one file each.
 //!
-//! If a part is deleted, the parts that remain are written to a new blob, and the old blob is
-//! deleted.
+//! Every byte of such a blob belongs to a row, or the blob is recorded for deletion. If a part is
+//! deleted, the parts that remain are written to a new blob, and the old blob is deleted.
 use crate::db::transient::retried;
 use crate::store::BlobKeys;
-use crate::{Blobs, StoreError};
+use crate::{Blobs, StoreError, Tx};
 use bytes::{Bytes, BytesMut};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use sqlx::{FromRow, PgConnection};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 /// Folder of blobs with several files.
 const KIND: &str = "parts";
+const EXTENSION: &str = "bin";
 const MAX_CONCURRENT_READS: usize = 8;
-/// Number of images whose blobs are rewritten concurrently.
+/// Number of images whose blobs this process rewrites concurrently.
 const MAX_CONCURRENT_REWRITES: usize = 4;
+static REWRITES: Semaphore = Semaphore::const_new(MAX_CONCURRENT_REWRITES);
+/// Maximum number of attempts to rewrite the blob of an image that other transactions change.
+const MAX_ATTEMPTS: usize = 5;
 
 /// A file in the blob store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,18 +52,20 @@ impl BlobPart {
     }
 }
 
-/// The thumbnail of a new image (JPEG): the first bytes of a blob.
+/// The blob of a new image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewThumbnail {
+pub struct NewImageParts {
     pub key: String,
-    /// Its length in bytes, at least 1.
-    pub bytes: i32,
+    /// Length of the thumbnail (JPEG) at the beginning of the blob, in bytes; 0 without a
+    /// thumbnail.
+    pub thumbnail_bytes: i32,
 }
 
 /// The crop and the chip of a new face. The chip follows the crop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewFaceParts {
-    pub key: String,
+    /// The blob, if it is not that of the image.
+    pub own_key: Option<String>,
     /// Where the crop begins, in bytes.
     pub offset: i32,
     /// Length of the crop (JPEG) in bytes.
@@ -78,18 +85,18 @@ pub struct ImageParts {
 impl ImageParts {
     /// Returns `None` if the image has no thumbnail.
     pub fn thumbnail(&self) -> Option<BlobPart> {
-        match (&self.parts_key, &self.thumbnail_key) {
-            (Some(key), _) => BlobPart::part(key, 0, self.thumbnail_bytes?, "image/jpeg"),
-            (None, key) => key.as_deref().map(BlobPart::whole),
-        }
+        let part = self.parts_key.as_ref().zip(self.thumbnail_bytes);
+        part.and_then(|(key, bytes)| BlobPart::part(key, 0, bytes, "image/jpeg"))
+            .or_else(|| self.thumbnail_key.as_deref().map(BlobPart::whole))
     }
 
-    pub(crate) fn into_keys(self) -> impl Iterator<Item = String> {
-        [self.parts_key, self.thumbnail_key].into_iter().flatten()
+    pub(crate) fn keys(&self) -> impl Iterator<Item = String> + use<> {
+        [self.parts_key.clone(), self.thumbnail_key.clone()].into_iter().flatten()
     }
 }
 
-/// Where the crop and the chip of a stored face are.
+/// Where the crop and the chip of a stored face are. `parts_key` is the blob of the image, unless
+/// the row was read without its image: it is then only set for a face with its own blob.
 #[derive(Clone, Debug, Default, PartialEq, Eq, FromRow)]
 pub struct FaceParts {
     parts_key: Option<String>,
@@ -103,25 +110,27 @@ pub struct FaceParts {
 impl FaceParts {
     /// Returns `None` if the face has no crop.
     pub fn crop(&self) -> Option<BlobPart> {
-        match (&self.parts_key, &self.crop_key) {
-            (Some(key), _) => BlobPart::part(key, self.parts_offset?, self.crop_bytes?, "image/jpeg"),
-            (None, key) => key.as_deref().map(BlobPart::whole),
+        match self.parts_offset {
+            Some(offset) => {
+                BlobPart::part(self.parts_key.as_deref()?, offset, self.crop_bytes?, "image/jpeg")
+            }
+            None => self.crop_key.as_deref().map(BlobPart::whole),
         }
     }
 
     /// Returns `None` if the face has no chip.
     pub fn chip(&self) -> Option<BlobPart> {
-        match (&self.parts_key, &self.chip_key) {
-            (Some(key), _) => {
-                let offset = self.parts_offset?.saturating_add(self.crop_bytes?);
-                BlobPart::part(key, offset, self.chip_bytes?, "image/png")
+        match self.parts_offset {
+            Some(offset) => {
+                let offset = offset.saturating_add(self.crop_bytes?);
+                BlobPart::part(self.parts_key.as_deref()?, offset, self.chip_bytes?, "image/png")
             }
-            (None, key) => key.as_deref().map(BlobPart::whole),
+            None => self.chip_key.as_deref().map(BlobPart::whole),
         }
     }
 
-    pub(crate) fn into_keys(self) -> impl Iterator<Item = String> {
-        [self.parts_key, self.crop_key, self.chip_key].into_iter().flatten()
+    pub(crate) fn keys(&self) -> impl Iterator<Item = String> + use<> {
+        [self.parts_key.clone(), self.crop_key.clone(), self.chip_key.clone()].into_iter().flatten()
     }
 }
 
@@ -136,7 +145,7 @@ impl Blobs {
     /// # Errors
     /// Fails with the errors of [`Blobs::put`].
     pub async fn put_parts(&self, bytes: Bytes) -> Result<String, StoreError> {
-        self.put(KIND, "bin", bytes).await
+        self.put(KIND, EXTENSION, bytes).await
     }
 
     /// Returns a file, or `None` if its blob does not exist.
@@ -152,59 +161,133 @@ impl Blobs {
     }
 }
 
-#[derive(FromRow)]
+#[derive(PartialEq, FromRow)]
 struct FaceRow {
     id: Uuid,
     #[sqlx(flatten)]
     parts: FaceParts,
 }
 
-/// The remaining files of an image, and their new places.
-struct NewParts {
-    content: BytesMut,
-    thumbnail_bytes: i32,
-    /// Offset, length of the crop and length of the chip of each face.
-    faces: Vec<(i32, i32, i32)>,
+/// The places of all files of an image, as its rows contain them.
+#[derive(PartialEq)]
+struct Places {
+    image: ImageParts,
+    /// In the order of their files.
+    faces: Vec<FaceRow>,
+}
+
+impl Places {
+    /// Returns `None` if the image does not exist.
+    async fn read(conn: &mut PgConnection, image: Uuid) -> Result<Option<Self>, StoreError> {
+        let Some(image_parts) =
+            sqlx::query_as("select parts_key, thumbnail_bytes, thumbnail_key from images where id = $1")
+                .bind(image)
+                .fetch_optional(&mut *conn)
+                .await?
+        else {
+            return Ok(None);
+        };
+        let faces: Vec<FaceRow> = sqlx::query_as(
+            "select id, parts_key, parts_offset, crop_bytes, chip_bytes, crop_key, chip_key from faces
+             where image_id = $1 order by parts_key nulls first, parts_offset, id",
+        )
+        .bind(image)
+        .fetch_all(conn)
+        .await?;
+        Ok(Some(Self { image: image_parts, faces }))
+    }
+
+    fn keys(&self) -> BTreeSet<String> {
+        self.image.keys().chain(self.faces.iter().flat_map(|face| face.parts.keys())).collect()
+    }
+
+    /// Returns the number of bytes of the image's blob that rows refer to, if they refer to nothing
+    /// else and leave no gap.
+    fn used_without_gap(&self) -> Option<u64> {
+        let mut used = self.image.thumbnail_bytes?;
+        if self.image.thumbnail_key.is_some() {
+            return None;
+        }
+        for FaceRow { parts, .. } in &self.faces {
+            let (offset, crop, chip) = (parts.parts_offset?, parts.crop_bytes?, parts.chip_bytes?);
+            if parts.parts_key.is_some() || offset != used {
+                return None;
+            }
+            used = used.checked_add(crop)?.checked_add(chip)?;
+        }
+        u64::try_from(used).ok()
+    }
+}
+
+/// The result of an attempt to write the files of an image into one blob.
+enum Rewrite {
+    /// The keys of the blobs that the image no longer uses; empty if nothing changed.
+    Done(Vec<String>),
+    /// The blob of the image is missing. It may be restored later.
+    Missing,
+    /// The rows changed in the meantime.
+    Changed,
 }
 
 impl BlobKeys<'_> {
     /// Writes the parts that rows refer to into new blobs, for all images that use one of these
     /// blobs. Changes nothing for an image that uses all parts of its blob. Returns the keys of the
-    /// blobs of images that have a missing file, and changes nothing for these images.
+    /// blobs that could not be rewritten, and the first error.
     pub(super) async fn rewrite_remaining_parts(
         self,
         blobs: &Blobs,
-        keys: &[&str],
-    ) -> Result<BTreeSet<String>, StoreError> {
-        let images: Vec<(Uuid, String)> = sqlx::query_as(
+        keys: &[String],
+    ) -> Result<(BTreeSet<String>, Option<StoreError>), StoreError> {
+        let references: Vec<(Uuid, String)> = sqlx::query_as(
             "select id, parts_key from images where parts_key = any($1)
              union select image_id, parts_key from faces where parts_key = any($1)",
         )
         .bind(keys)
         .fetch_all(&self.0.pool)
         .await?;
-        let rewritten = stream::iter(images)
-            .map(|(image, key)| async move {
-                Ok::<_, StoreError>(self.rewrite(blobs, image).await?.is_none().then_some(key))
-            })
+        let mut images: BTreeMap<Uuid, Vec<String>> = BTreeMap::new();
+        for (image, key) in references {
+            images.entry(image).or_default().push(key);
+        }
+        let mut rewrites = stream::iter(images)
+            .map(|(image, keys)| async move { (self.rewrite(blobs, image).await, keys) })
             .buffer_unordered(MAX_CONCURRENT_REWRITES);
-        rewritten.try_filter_map(|incomplete| async move { Ok(incomplete) }).try_collect().await
+        let (mut incomplete, mut first_error) = (BTreeSet::new(), None);
+        while let Some((rewritten, keys)) = rewrites.next().await {
+            match rewritten {
+                Ok(Some(_)) => {}
+                Ok(None) => incomplete.extend(keys),
+                Err(error) => {
+                    incomplete.extend(keys);
+                    first_error.get_or_insert(error);
+                }
+            }
+        }
+        Ok((incomplete, first_error))
     }
 
     /// Moves files that an earlier release stored as separate blobs into one blob for each image.
     /// Takes at most `limit` files, by key, after the key `after`. Returns the number of changed
-    /// images and the last key, or `None` after the last file. Images with a missing file stay
-    /// unchanged.
+    /// images and the last key, or `None` after the last file and while a backup is written. Files
+    /// whose blobs are missing stay where they were.
     ///
     /// # Errors
-    /// Fails with the errors of the database and of the blob store. Images that were moved stay
-    /// moved.
+    /// Fails with the errors of the database. Images that were moved stay moved.
     pub async fn move_separate_files(
         self,
         blobs: &Blobs,
         after: &str,
         limit: i64,
     ) -> Result<(u64, Option<String>), StoreError> {
+        let mut lock = self.0.begin().await?;
+        let locked: bool = sqlx::query_scalar(
+            "select pg_try_advisory_xact_lock(hashtextextended('facecrawl.move_files', 0))",
+        )
+        .fetch_one(lock.conn())
+        .await?;
+        if !locked {
+            return Ok((0, None));
+        }
         let files: Vec<(String, Uuid)> = sqlx::query_as(
             "select key, image_id from (
                  (select thumbnail_key as key, id as image_id from images where thumbnail_key > $1 order by 1 limit $2)
@@ -218,160 +301,207 @@ impl BlobKeys<'_> {
         .await?;
         let last = files.last().map(|(key, _)| key.clone());
         let images: BTreeSet<Uuid> = files.into_iter().map(|(_, image)| image).collect();
-        let rewritten: Vec<Option<Vec<String>>> = stream::iter(images)
-            .map(|image| self.rewrite(blobs, image))
-            .buffer_unordered(MAX_CONCURRENT_REWRITES)
-            .try_collect()
-            .await?;
-        let moved = rewritten.iter().flatten().count() as u64;
-        let unused = rewritten.into_iter().flatten().flatten().collect::<Vec<String>>();
+        let mut rewrites = stream::iter(images)
+            .map(|image| async move { (image, self.rewrite(blobs, image).await) })
+            .buffer_unordered(MAX_CONCURRENT_REWRITES);
+        let (mut moved, mut unused) = (0, Vec::new());
+        while let Some((image, rewritten)) = rewrites.next().await {
+            match rewritten {
+                Ok(keys) => {
+                    let keys = keys.unwrap_or_default();
+                    moved += u64::from(!keys.is_empty());
+                    unused.extend(keys);
+                }
+                Err(error) => tracing::warn!(%image, %error, "failed to move the files of an image"),
+            }
+        }
         self.delete(blobs, &unused).await?;
         Ok((moved, last))
     }
 
-    /// Writes the files of an image into one blob. Returns the keys of the blobs that the image no
-    /// longer uses, or `None` without a change if a file is missing: it may be restored later.
-    async fn rewrite(self, blobs: &Blobs, image: Uuid) -> Result<Option<Vec<String>>, StoreError> {
-        retried("rewrite_blob", || self.rewrite_image(blobs, image)).await
+    /// Prevents that files move to other blobs, until the result is dropped. A backup uses it,
+    /// because it copies the blobs after the rows.
+    pub async fn prevent_moves(self) -> Result<Tx, StoreError> {
+        let mut lock = self.0.begin().await?;
+        sqlx::query("set local idle_in_transaction_session_timeout = 0").execute(lock.conn()).await?;
+        sqlx::query("select pg_advisory_xact_lock_shared(hashtextextended('facecrawl.move_files', 0))")
+            .execute(lock.conn())
+            .await?;
+        Ok(lock)
     }
 
-    async fn rewrite_image(self, blobs: &Blobs, image: Uuid) -> Result<Option<Vec<String>>, StoreError> {
+    /// Writes the files of an image into one blob. Returns the keys of the blobs that the image no
+    /// longer uses, or `None` if nothing changed because its blob is missing.
+    async fn rewrite(self, blobs: &Blobs, image: Uuid) -> Result<Option<Vec<String>>, StoreError> {
+        let _permit = REWRITES.acquire().await;
+        // Deletions must also be possible if the disk is full.
+        let blobs = blobs.without_reserve();
+        for _ in 0..MAX_ATTEMPTS {
+            match retried("rewrite_blob", || self.rewrite_once(&blobs, image)).await? {
+                Rewrite::Done(unused) => return Ok(Some(unused)),
+                Rewrite::Missing => {
+                    tracing::warn!(%image, "the blob of an image is missing, and is not rewritten");
+                    return Ok(None);
+                }
+                Rewrite::Changed => {}
+            }
+        }
+        Err(StoreError::Conflict("the faces of an image change repeatedly; try again".into()))
+    }
+
+    /// Reads and writes blobs outside a transaction, because a slow blob store must not block
+    /// others.
+    async fn rewrite_once(self, blobs: &Blobs, image: Uuid) -> Result<Rewrite, StoreError> {
+        let mut conn = self.0.pool.acquire().await?;
+        let Some(old) = Places::read(&mut conn, image).await? else { return Ok(Rewrite::Done(Vec::new())) };
+        drop(conn);
+        if let (Some(used), Some(key)) = (old.used_without_gap(), &old.image.parts_key)
+            && blobs.size(key).await? == Some(used)
+        {
+            return Ok(Rewrite::Done(Vec::new()));
+        }
+        let Some((content, new)) = remaining_files(blobs, &old).await? else { return Ok(Rewrite::Missing) };
+        if new == old {
+            return Ok(Rewrite::Done(Vec::new()));
+        }
+        if new.image.parts_key.is_some() {
+            blobs.put_parts(content.clone()).await?;
+        }
         let mut tx = self.0.begin().await?;
-        let stored: Option<ImageParts> = sqlx::query_as(
-            "select parts_key, thumbnail_bytes, thumbnail_key from images where id = $1 for no key update",
-        )
-        .bind(image)
-        .fetch_optional(tx.conn())
-        .await?;
-        let Some(stored) = stored else { return Ok(Some(Vec::new())) };
-        let mut faces: Vec<FaceRow> = sqlx::query_as(
-            "select id, parts_key, parts_offset, crop_bytes, chip_bytes, crop_key, chip_key from faces
-             where image_id = $1 order by id for no key update",
-        )
-        .bind(image)
-        .fetch_all(tx.conn())
-        .await?;
-        // The order of the parts stays the same, so that a complete blob gets its own key.
-        faces.sort_by(|a, b| {
-            let place = |face: &FaceRow| (face.parts.parts_key.clone(), face.parts.parts_offset);
-            place(a).cmp(&place(b))
-        });
-        let Some(parts) = remaining_parts(blobs, &stored, &faces).await? else {
-            tracing::warn!(%image, "a file of an image is missing; its blob is not rewritten");
-            return Ok(None);
-        };
-        let content = parts.content.freeze();
-        let key = match content.is_empty() {
-            true => None,
-            false => Some(blobs.put_parts(content.clone()).await?),
-        };
-        let new_image = ImageParts {
-            parts_key: key.clone().filter(|_| parts.thumbnail_bytes > 0),
-            thumbnail_bytes: Some(parts.thumbnail_bytes).filter(|bytes| *bytes > 0),
-            thumbnail_key: None,
-        };
-        let new_faces = parts.faces.iter().map(|&(offset, crop, chip)| {
-            let key = key.clone().filter(|_| crop + chip > 0);
-            let or_null = |value| key.is_some().then_some(value);
-            FaceParts {
-                parts_offset: or_null(offset),
-                crop_bytes: or_null(crop),
-                chip_bytes: or_null(chip),
-                parts_key: key,
-                ..FaceParts::default()
-            }
-        });
-        let new_faces: Vec<FaceParts> = new_faces.collect();
-        let is_unchanged = stored == new_image && faces.iter().map(|face| &face.parts).eq(&new_faces);
-        if is_unchanged {
-            return Ok(Some(Vec::new()));
+        sqlx::query("select 1 from images where id = $1 for no key update")
+            .bind(image)
+            .execute(tx.conn())
+            .await?;
+        sqlx::query("select 1 from faces where image_id = $1 order by id for no key update")
+            .bind(image)
+            .execute(tx.conn())
+            .await?;
+        if Places::read(tx.conn(), image).await?.as_ref() != Some(&old) {
+            return Ok(Rewrite::Changed);
         }
-        set_parts(tx.conn(), image, &new_image, &faces, &new_faces).await?;
-        if let Some(key) = &key {
-            let deleted = self.prevent_deletion(tx.conn(), std::slice::from_ref(key)).await?;
-            if !deleted.is_empty() {
-                blobs.put_parts(content).await?;
-            }
+        set_places(tx.conn(), image, &old, &new).await?;
+        if let Some(key) = &new.image.parts_key
+            && !self.prevent_deletion(tx.conn(), std::slice::from_ref(key)).await?.is_empty()
+        {
+            blobs.put_parts(content).await?;
         }
-        let mut unused: BTreeSet<String> = stored.into_keys().collect();
-        unused.extend(faces.into_iter().flat_map(|face| face.parts.into_keys()));
-        unused.retain(|unused| Some(unused) != key.as_ref());
-        let unused: Vec<String> = unused.into_iter().collect();
+        let unused: Vec<String> = old.keys().difference(&new.keys()).cloned().collect();
         self.record_deletions(tx.conn(), unused.clone()).await?;
         tx.commit().await?;
-        Ok(Some(unused))
+        Ok(Rewrite::Done(unused))
     }
 }
 
-/// Reads the files of an image. Returns `None` if one of them is missing.
-async fn remaining_parts(
-    blobs: &Blobs,
-    image: &ImageParts,
-    faces: &[FaceRow],
-) -> Result<Option<NewParts>, StoreError> {
-    let keys: BTreeSet<String> = image
-        .clone()
-        .into_keys()
-        .chain(faces.iter().flat_map(|face| face.parts.clone().into_keys()))
-        .collect();
-    let contents: BTreeMap<String, Bytes> = stream::iter(keys)
+/// The content of a new blob.
+#[derive(Default)]
+struct Content(BytesMut);
+
+impl Content {
+    fn len(&self) -> i32 {
+        i32::try_from(self.0.len()).unwrap_or(i32::MAX)
+    }
+
+    /// Appends a range of a blob and returns its length. A range outside of a damaged blob becomes
+    /// empty.
+    fn append(&mut self, blob: &Bytes, part: Option<BlobPart>) -> i32 {
+        let Some(part) = part else { return 0 };
+        let bytes = match part.range {
+            Some(range) => blob.get(range.start as usize..range.end as usize).unwrap_or_default(),
+            None => blob,
+        };
+        self.0.extend_from_slice(bytes);
+        i32::try_from(bytes.len()).unwrap_or(i32::MAX)
+    }
+}
+
+/// Returns the content of a new blob, and the new places of the files of an image. Files whose own
+/// blobs are missing stay where they are. Returns `None` if the blob of the image is missing.
+async fn remaining_files(blobs: &Blobs, old: &Places) -> Result<Option<(Bytes, Places)>, StoreError> {
+    let contents: BTreeMap<String, Bytes> = stream::iter(old.keys())
         .map(|key| async move { Ok::<_, StoreError>(blobs.get(&key).await?.map(|bytes| (key, bytes))) })
         .buffered(MAX_CONCURRENT_READS)
         .try_filter_map(|found| async move { Ok(found) })
         .try_collect()
         .await?;
-    let mut new = NewParts { content: BytesMut::new(), thumbnail_bytes: 0, faces: Vec::new() };
-    let mut add = |part: Option<BlobPart>| -> Option<i32> {
-        let Some(part) = part else { return Some(0) };
-        let blob = contents.get(&part.key)?;
-        let bytes = match part.range {
-            Some(range) => blob.get(range.start as usize..range.end as usize)?,
-            None => blob,
+    let image_key = old.image.parts_key.as_ref();
+    if image_key.is_some_and(|key| !contents.contains_key(key)) {
+        return Ok(None);
+    }
+    let mut content = Content::default();
+    let mut image = ImageParts::default();
+    let mut thumbnail_bytes = 0;
+    if let Some(thumbnail) = old.image.thumbnail() {
+        match contents.get(&thumbnail.key) {
+            Some(blob) => thumbnail_bytes = content.append(blob, Some(thumbnail)),
+            None => image.thumbnail_key = Some(thumbnail.key),
+        }
+    }
+    let mut faces = Vec::new();
+    for FaceRow { id, parts } in &old.faces {
+        let mut located = parts.clone();
+        if located.parts_offset.is_some() && located.parts_key.is_none() {
+            located.parts_key = image_key.cloned();
+        }
+        let files = [located.crop(), located.chip()];
+        let blob_of = |file: &Option<BlobPart>| file.as_ref().map(|file| contents.get(&file.key));
+        let parts = match files.each_ref().map(blob_of) {
+            [Some(None), _] | [_, Some(None)] => parts.clone(),
+            [None, None] => FaceParts::default(),
+            found => {
+                let offset = content.len();
+                let mut lengths = files.into_iter().zip(found).map(|(file, blob)| match blob.flatten() {
+                    Some(blob) => content.append(blob, file),
+                    None => 0,
+                });
+                let (crop_bytes, chip_bytes) = (lengths.next(), lengths.next());
+                FaceParts { parts_offset: Some(offset), crop_bytes, chip_bytes, ..FaceParts::default() }
+            }
         };
-        new.content.extend_from_slice(bytes);
-        i32::try_from(bytes.len()).ok()
-    };
-    let mut places = || {
-        let thumbnail = add(image.thumbnail())?;
-        let mut offset = thumbnail;
-        let faces = faces.iter().map(|face| {
-            let place = (offset, add(face.parts.crop())?, add(face.parts.chip())?);
-            offset += place.1 + place.2;
-            Some(place)
+        faces.push(FaceRow { id: *id, parts });
+    }
+    let content = content.0.freeze();
+    if content.is_empty() {
+        let moved = faces.iter_mut().filter(|face| face.parts.parts_key.is_none());
+        moved.for_each(|face| {
+            face.parts.parts_offset.take().map_or((), |_| {
+                (face.parts.crop_bytes, face.parts.chip_bytes) = (None, None);
+            })
         });
-        Some((thumbnail, faces.collect::<Option<Vec<_>>>()?))
-    };
-    let Some((thumbnail_bytes, places)) = places() else { return Ok(None) };
-    Ok(Some(NewParts { thumbnail_bytes, faces: places, ..new }))
+    } else {
+        image.parts_key = Some(Blobs::key_of(KIND, EXTENSION, &content));
+        image.thumbnail_bytes = Some(thumbnail_bytes);
+    }
+    Ok(Some((content, Places { image, faces })))
 }
 
-async fn set_parts(
+async fn set_places(
     conn: &mut PgConnection,
     image: Uuid,
-    new_image: &ImageParts,
-    faces: &[FaceRow],
-    new_faces: &[FaceParts],
+    old: &Places,
+    new: &Places,
 ) -> Result<(), StoreError> {
-    sqlx::query("update images set parts_key = $2, thumbnail_bytes = $3, thumbnail_key = null where id = $1")
+    sqlx::query("update images set parts_key = $2, thumbnail_bytes = $3, thumbnail_key = $4 where id = $1")
         .bind(image)
-        .bind(&new_image.parts_key)
-        .bind(new_image.thumbnail_bytes)
+        .bind(&new.image.parts_key)
+        .bind(new.image.thumbnail_bytes)
+        .bind(&new.image.thumbnail_key)
         .execute(&mut *conn)
         .await?;
+    let changed = old.faces.iter().zip(&new.faces).filter(|(old, new)| old != new);
+    let changed: Vec<&FaceRow> = changed.map(|(_, new)| new).collect();
     macro_rules! column {
         ($name:ident) => {
-            new_faces.iter().map(|face| face.$name.clone()).collect::<Vec<_>>()
+            changed.iter().map(|face| face.parts.$name).collect::<Vec<_>>()
         };
     }
+    // All files of a changed face are in the blob of its image.
     sqlx::query(
-        "update faces f set parts_key = n.parts_key, parts_offset = n.parts_offset, crop_bytes = n.crop_bytes,
+        "update faces f set parts_key = null, parts_offset = n.parts_offset, crop_bytes = n.crop_bytes,
                             chip_bytes = n.chip_bytes, crop_key = null, chip_key = null
-         from unnest($1::uuid[], $2::text[], $3::int[], $4::int[], $5::int[])
-              as n (id, parts_key, parts_offset, crop_bytes, chip_bytes)
+         from unnest($1::uuid[], $2::int[], $3::int[], $4::int[]) as n (id, parts_offset, crop_bytes, chip_bytes)
          where f.id = n.id",
     )
-    .bind(faces.iter().map(|face| face.id).collect::<Vec<Uuid>>())
-    .bind(column!(parts_key))
+    .bind(changed.iter().map(|face| face.id).collect::<Vec<Uuid>>())
     .bind(column!(parts_offset))
     .bind(column!(crop_bytes))
     .bind(column!(chip_bytes))

@@ -24,7 +24,7 @@ const ROWS_PER_STEP: i64 = 5_000;
 pub struct ErasureStep {
     /// Number of deleted rows: images (without their faces), or rows of another table.
     pub rows: u64,
-    /// Blobs that no row refers to any more. Delete them after the commit.
+    /// Blobs to delete after the commit.
     pub blobs: Vec<String>,
     /// Whether the collection row is deleted, by this step or earlier.
     pub is_done: bool,

@@ -82,16 +82,16 @@ async fn erase_faces(
     .bind(&ids)
     .fetch_all(&mut *conn)
     .await?;
-    let mut keys: Vec<String> = deleted.into_iter().flat_map(FaceParts::into_keys).collect();
+    let mut keys: Vec<String> = deleted.iter().flat_map(FaceParts::keys).collect();
     keys.extend(erase_from_neighbours(conn, image, faces).await?);
     let stored: ImageParts =
         sqlx::query_as("select parts_key, thumbnail_bytes, thumbnail_key from images where id = $1")
             .bind(image)
             .fetch_one(&mut *conn)
             .await?;
-    keys.extend(stored.into_keys());
+    keys.extend(stored.keys());
     sqlx::query(
-        "update images set parts_key = null, thumbnail_bytes = null, thumbnail_key = null,
+        "update images set thumbnail_bytes = case when parts_key is not null then 0 end, thumbnail_key = null,
                            face_count = (select count(*) from faces where image_id = $1)
          where id = $1",
     )
@@ -110,8 +110,9 @@ async fn erase_from_neighbours(
     faces: &[&PlannedFace],
 ) -> Result<Vec<String>, StoreError> {
     let neighbours: Vec<Neighbour> = sqlx::query_as(
-        "select id, bbox, landmarks, parts_key, parts_offset, crop_bytes, chip_bytes, crop_key, chip_key
-         from faces where image_id = $1",
+        "select f.id, bbox, landmarks, coalesce(f.parts_key, i.parts_key) as parts_key, parts_offset, crop_bytes, chip_bytes,
+                crop_key, chip_key
+         from faces f join images i on i.id = f.image_id where image_id = $1",
     )
     .bind(image)
     .fetch_all(&mut *conn)
@@ -128,14 +129,17 @@ async fn erase_from_neighbours(
     }
     for (statement, ids) in [
         // The chip follows the crop.
-        "update faces set crop_key = null, parts_offset = parts_offset + crop_bytes,
-                          crop_bytes = case when crop_bytes is not null then 0 end
-         where id = any($1)",
-        "update faces set chip_key = null, chip_bytes = case when chip_bytes is not null then 0 end where id = any($1)",
-    ]
-    .into_iter()
-    .zip([without_crop, without_chip])
-    {
+        (
+            "update faces set crop_key = null, parts_offset = parts_offset + crop_bytes,
+                              crop_bytes = case when crop_bytes is not null then 0 end
+             where id = any($1)",
+            without_crop,
+        ),
+        (
+            "update faces set chip_key = null, chip_bytes = case when chip_bytes is not null then 0 end where id = any($1)",
+            without_chip,
+        ),
+    ] {
         sqlx::query(statement).bind(ids).execute(&mut *conn).await?;
     }
     Ok(keys)

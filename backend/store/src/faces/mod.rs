@@ -83,9 +83,10 @@ macro_rules! select_faces {
     ($tail:literal) => {
         concat!(
             "select f.id, f.collection_id, c.name as collection, f.image_id, f.bbox, f.det_score, f.landmarks, f.quality, ",
-            "m.name as embedding_model, f.parts_key, f.parts_offset, f.crop_bytes, f.chip_bytes, f.crop_key, f.chip_key, ",
+            "m.name as embedding_model, coalesce(f.parts_key, i.parts_key) as parts_key, f.parts_offset, f.crop_bytes, f.chip_bytes, f.crop_key, f.chip_key, ",
             "f.created_at ",
             "from faces f join collections c on c.id = f.collection_id join embedding_models m on m.id = f.model_id ",
+            "join images i on i.id = f.image_id ",
             $tail
         )
     };
@@ -258,7 +259,7 @@ async fn insert_rows(conn: &mut PgConnection, rows: &[FaceRow<'_>]) -> Result<()
     .bind(faces().map(|face| face.quality_passed).collect::<Vec<Option<bool>>>())
     .bind(faces().map(|face| halfvec(&face.embedding)).collect::<Vec<HalfVector>>())
     .bind(faces().map(|face| face.model_id).collect::<Vec<i32>>())
-    .bind(parts().map(|parts| Some(parts?.key.as_str())).collect::<Vec<Option<&str>>>())
+    .bind(parts().map(|parts| parts?.own_key.as_deref()).collect::<Vec<Option<&str>>>())
     .bind(parts().map(|parts| Some(parts?.offset)).collect::<Vec<Option<i32>>>())
     .bind(parts().map(|parts| Some(parts?.crop_bytes)).collect::<Vec<Option<i32>>>())
     .bind(parts().map(|parts| Some(parts?.chip_bytes)).collect::<Vec<Option<i32>>>())
@@ -308,8 +309,8 @@ impl Faces<'_> {
         .await?
         .ok_or_else(|| StoreError::not_found("face", id))?;
         let deleted: DeletedFace = sqlx::query_as(
-            "delete from faces where id = $1 and image_id = $2
-             returning parts_key, parts_offset, crop_bytes, chip_bytes, crop_key, chip_key,
+            "delete from faces f using images i where f.id = $1 and f.image_id = $2 and i.id = f.image_id
+             returning coalesce(f.parts_key, i.parts_key) as parts_key, parts_offset, crop_bytes, chip_bytes, crop_key, chip_key,
                        exists (select from subject_faces where face_id = $1) as is_assigned",
         )
         .bind(id)
@@ -322,7 +323,7 @@ impl Faces<'_> {
             .execute(&mut *conn)
             .await?;
         set_tombstones(conn, &[id], &[image]).await?;
-        let mut keys = enqueue_blob_deletions(conn, deleted.parts.into_keys().collect()).await?;
+        let mut keys = enqueue_blob_deletions(conn, deleted.parts.keys().collect()).await?;
         if deleted.is_assigned {
             keys.extend(self.0.people().delete_enrolled_images(conn, &[image]).await?);
         }

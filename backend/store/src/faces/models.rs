@@ -156,8 +156,9 @@ impl Models<'_> {
         limit: i64,
     ) -> Result<Vec<OutdatedFace>, StoreError> {
         Ok(sqlx::query_as(
-            "select f.id, f.parts_key, f.parts_offset, f.crop_bytes, f.chip_bytes, f.crop_key, f.chip_key, m.name as model
-             from faces f join embedding_models m on m.id = f.model_id
+            "select f.id, coalesce(f.parts_key, i.parts_key) as parts_key, f.parts_offset, f.crop_bytes, f.chip_bytes,
+                    f.crop_key, f.chip_key, m.name as model
+             from faces f join images i on i.id = f.image_id join embedding_models m on m.id = f.model_id
              where f.collection_id = $1 and f.id > $3 and f.model_id <> $2 order by f.id limit $4",
         )
         .bind(collection)

@@ -11,7 +11,7 @@ pub mod storing;
 pub(crate) mod supersede;
 use crate::StoreError;
 use crate::blobs::deletions::enqueue_blob_deletions;
-use crate::blobs::parts::{FaceParts, ImageParts, NewThumbnail};
+use crate::blobs::parts::{FaceParts, ImageParts, NewImageParts};
 use crate::db::deletions::set_tombstones;
 pub use crate::images::sources::{MAX_SOURCES, Source};
 use crate::index::scope::push_images_of_crawl;
@@ -42,7 +42,8 @@ pub struct NewImage {
     pub bytes: i64,
     /// Clockwise rotation in degrees that makes the faces upright.
     pub rotation: i32,
-    pub thumbnail: Option<NewThumbnail>,
+    /// Its blob.
+    pub parts: Option<NewImageParts>,
 }
 
 #[derive(Clone, Debug, serde::Serialize, sqlx::FromRow)]
@@ -271,8 +272,8 @@ async fn insert_rows(
     .bind(column!(|image| image.format.as_str()))
     .bind(column!(|image| image.bytes))
     .bind(column!(|image| image.rotation))
-    .bind(column!(|image| image.thumbnail.as_ref().map(|thumbnail| thumbnail.key.as_str())))
-    .bind(column!(|image| image.thumbnail.as_ref().map(|thumbnail| thumbnail.bytes)))
+    .bind(column!(|image| image.parts.as_ref().map(|parts| parts.key.as_str())))
+    .bind(column!(|image| image.parts.as_ref().map(|parts| parts.thumbnail_bytes)))
     .bind(face_counts.collect::<Vec<i32>>())
     .fetch_all(conn)
     .await?;
@@ -394,8 +395,8 @@ pub(crate) async fn delete_images(
     .fetch_all(conn)
     .await?;
     let deleted = images.len() as u64;
-    let keys = faces.into_iter().flat_map(FaceParts::into_keys);
-    Ok((deleted, keys.chain(images.into_iter().flat_map(ImageParts::into_keys)).collect()))
+    let keys = faces.iter().flat_map(FaceParts::keys);
+    Ok((deleted, keys.chain(images.iter().flat_map(ImageParts::keys)).collect()))
 }
 
 #[cfg(test)]

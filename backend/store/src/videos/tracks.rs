@@ -2,6 +2,7 @@
 //! ordinary faces of images without a file, so that search, people, erasure, retention and export
 //! treat them like other faces. The database deletes a track with its last face.
 use crate::StoreError;
+use crate::blobs::parts::NewImageParts;
 use crate::db::values::floats;
 use crate::faces::NewFace;
 use crate::store::Tracks;
@@ -114,6 +115,17 @@ pub struct TrackFilter {
     pub person: Option<i32>,
 }
 
+/// A frame of a video that is stored as an image.
+#[derive(Clone, Debug)]
+pub struct NewFrame {
+    /// Its time in microseconds.
+    pub at_us: i64,
+    /// Number of its faces, which are inserted afterwards.
+    pub face_count: usize,
+    /// Its blob.
+    pub parts: Option<NewImageParts>,
+}
+
 /// A track with the embeddings of its best shots.
 #[derive(Clone, Debug)]
 pub struct TrackEmbeddings {
@@ -165,40 +177,58 @@ impl Tracks<'_> {
         Ok(())
     }
 
-    /// Inserts the image of a frame with best shots, and returns its id. `(width, height)` are in
-    /// pixels. The image has no file, no hashes and no thumbnail.
+    /// Inserts the images of frames with best shots, and returns their ids in the same order.
+    /// `(width, height)` are in pixels. The images have no file, no hashes and no thumbnail.
     ///
     /// # Errors
-    /// Fails with the errors of the database, for example if the frame is stored already.
-    pub async fn insert_frame(
+    /// Fails with the errors of the database, for example if a frame is stored already.
+    pub async fn insert_frames(
         self,
         conn: &mut PgConnection,
         (collection, video): (Uuid, Uuid),
-        at_us: i64,
         (width, height): (i32, i32),
-    ) -> Result<Uuid, StoreError> {
-        let id = Uuid::now_v7();
-        let sha256 =
-            Sha256::new().chain_update(video.as_bytes()).chain_update(at_us.to_be_bytes()).finalize();
+        frames: &[NewFrame],
+    ) -> Result<Vec<Uuid>, StoreError> {
+        if frames.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids: Vec<Uuid> = frames.iter().map(|_| Uuid::now_v7()).collect();
+        let hash = |frame: &NewFrame| {
+            Sha256::new()
+                .chain_update(video.as_bytes())
+                .chain_update(frame.at_us.to_be_bytes())
+                .finalize()
+                .to_vec()
+        };
+        let count = |frame: &NewFrame| i32::try_from(frame.face_count).unwrap_or(i32::MAX);
         sqlx::query(
-            "insert into images (id, collection_id, sha256, width, height, format, bytes, rotation)
-             values ($1, $2, $3, $4, $5, $6, 0, 0)",
+            "insert into images (id, collection_id, sha256, width, height, format, bytes, rotation, face_count,
+                                 parts_key, thumbnail_bytes)
+             select n.id, $2, n.sha256, $3, $4, $5, 0, 0, n.face_count, n.parts_key, n.thumbnail_bytes
+             from unnest($1::uuid[], $6::bytea[], $7::int[], $8::text[], $9::int[])
+                  as n (id, sha256, face_count, parts_key, thumbnail_bytes)",
         )
-        .bind(id)
+        .bind(&ids)
         .bind(collection)
-        .bind(sha256.as_slice())
         .bind(width)
         .bind(height)
         .bind(FRAME_FORMAT)
+        .bind(frames.iter().map(hash).collect::<Vec<Vec<u8>>>())
+        .bind(frames.iter().map(count).collect::<Vec<i32>>())
+        .bind(frames.iter().map(|frame| Some(frame.parts.as_ref()?.key.as_str())).collect::<Vec<_>>())
+        .bind(frames.iter().map(|frame| Some(frame.parts.as_ref()?.thumbnail_bytes)).collect::<Vec<_>>())
         .execute(&mut *conn)
         .await?;
-        sqlx::query("insert into video_frames (image_id, video_id, at_us) values ($1, $2, $3)")
-            .bind(id)
-            .bind(video)
-            .bind(at_us)
-            .execute(conn)
-            .await?;
-        Ok(id)
+        sqlx::query(
+            "insert into video_frames (image_id, video_id, at_us)
+             select n.image_id, $2, n.at_us from unnest($1::uuid[], $3::bigint[]) as n (image_id, at_us)",
+        )
+        .bind(&ids)
+        .bind(video)
+        .bind(frames.iter().map(|frame| frame.at_us).collect::<Vec<i64>>())
+        .execute(conn)
+        .await?;
+        Ok(ids)
     }
 
     /// Returns at most `limit` tracks of a video by their start, after the track `after` (start and

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Condvar, Mutex};
-use store::blobs::parts::NewThumbnail;
+use store::blobs::parts::NewImageParts;
 use store::blobs::{Disk, LocalDisk};
 use store::images::NewImage;
 use store::videos::NewVideo;
@@ -438,8 +438,8 @@ struct World {
 
 const CONTENT: &[u8] = b"the same image";
 
-fn thumbnail(key: &str) -> NewThumbnail {
-    NewThumbnail { key: key.to_owned(), bytes: CONTENT.len() as i32 }
+fn parts(key: &str) -> NewImageParts {
+    NewImageParts { key: key.to_owned(), thumbnail_bytes: CONTENT.len() as i32 }
 }
 
 impl World {
@@ -461,7 +461,7 @@ impl World {
 
     /// Stores an image whose row refers to the blob.
     async fn image(&self, number: u64, key: &str) -> Uuid {
-        let image = NewImage { thumbnail: Some(thumbnail(key)), ..fixture::image(number) };
+        let image = NewImage { parts: Some(parts(key)), ..fixture::image(number) };
         fixture::store_image(&self.store, self.default, &image, &[]).await.unwrap()
     }
 
@@ -529,7 +529,7 @@ async fn blob_deletion_waits_for_concurrent_image_insert() {
     let key = world.put().await;
     let image = world.image(1, &key).await;
     let mut tx = world.store.begin().await.unwrap();
-    let new = NewImage { thumbnail: Some(thumbnail(&key)), ..fixture::image(2) };
+    let new = NewImage { parts: Some(parts(&key)), ..fixture::image(2) };
     world.store.images().insert(tx.conn(), world.default, &new).await.unwrap().unwrap();
     assert!(
         world.store.blobs().prevent_deletion(tx.conn(), std::slice::from_ref(&key)).await.unwrap().is_empty()

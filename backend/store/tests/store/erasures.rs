@@ -3,7 +3,6 @@ use crate::fixture::{self, Commit, admit_images, assert_not_found, count, image_
 use domain::ImageState;
 use store::erasures::Target;
 use store::erasures::suppressions::{Sketch, Suppression};
-use store::faces::NewFace;
 use store::images::ImageFilter;
 use uuid::Uuid;
 
@@ -11,11 +10,12 @@ use uuid::Uuid;
 async fn deleted_face_is_gone_and_returns_its_blob() {
     let (_db, store, default, model) = fixture::with_model(4).await;
     let first = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
-    let second = NewFace { parts: first.parts.clone(), ..fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]) };
+    let second = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
     let faces = [first.clone(), second.clone()];
-    let image = fixture::store_image(&store, default, &fixture::image(1), &faces).await.unwrap();
+    let new = fixture::image(1);
+    let expected = [new.parts.clone().unwrap().key];
+    let image = fixture::store_image(&store, default, &new, &faces).await.unwrap();
     let mut conn = store.pool().acquire().await.unwrap();
-    let expected = [first.parts.unwrap().key];
     assert_eq!(store.faces().delete(&mut conn, first.id).await.unwrap(), expected);
     assert_eq!(store.images().get(image).await.unwrap().face_count, 1);
     assert_not_found(store.faces().get(first.id).await, "face");
@@ -30,16 +30,14 @@ async fn deleting_image_deletes_faces_and_sources() {
     let crawl = fixture::crawl(&store).await;
     let face = fixture::face(&model, vec![1.0, 0.0, 0.0, 0.0]);
     let new = fixture::image(1);
-    let image = fixture::crawled_face(&store, &crawl, "a.jpg", &new, face.clone()).await;
+    let image = fixture::crawled_face(&store, &crawl, "a.jpg", &new, face).await;
     let mut tx = store.begin().await.unwrap();
     store.images().delete(tx.conn(), image).await.unwrap();
     drop(tx);
     assert_eq!(store.images().get(image).await.unwrap().face_count, 1);
 
     let keys = store.commit(async |tx| store.images().delete(tx.conn(), image).await).await;
-    let mut expected = vec![face.parts.unwrap().key, new.thumbnail.unwrap().key];
-    expected.sort();
-    assert_eq!(keys, expected);
+    assert_eq!(keys, [new.parts.unwrap().key]);
     for table in ["images", "faces", "image_sources"] {
         assert_eq!(count(&store, table).await, 0, "{table}");
     }
@@ -98,8 +96,7 @@ async fn deleting_crawl_with_images_keeps_shared_images() {
     store.commit(async |tx| store.crawls().delete(tx.conn(), deleted_crawl.id, false).await).await;
 
     let keys = store.commit(async |tx| store.crawls().delete(tx.conn(), one.id, true).await).await.blobs;
-    assert_eq!(keys.len(), 2, "the thumbnail and the face");
-    assert!(keys.contains(&single_image.thumbnail.unwrap().key));
+    assert_eq!(keys, [single_image.parts.unwrap().key]);
     let filter = ImageFilter { collection: "default".into(), ..ImageFilter::default() };
     let remaining: Vec<Uuid> =
         store.images().list(&filter, None, 9).await.unwrap().into_iter().map(|image| image.id).collect();

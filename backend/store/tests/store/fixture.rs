@@ -5,7 +5,7 @@ use half::f16;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::json;
-use store::blobs::parts::{NewFaceParts, NewThumbnail};
+use store::blobs::parts::{NewFaceParts, NewImageParts};
 use store::crawls::Crawl;
 use store::crawls::pages::{AdmittedUrl, ImageUrlResult, NewImageUrl, NewPage};
 use store::erasures::{ErasureRecord, Plan, Target};
@@ -15,7 +15,7 @@ use store::images::NewImage;
 use store::index::EmbeddingModel;
 use store::index::scope::FaceFilter;
 use store::people::NewSubject;
-use store::videos::tracks::{NewTrack, ShotFace};
+use store::videos::tracks::{NewFrame, NewTrack, ShotFace};
 use store::videos::{NewVideo, VideoEnd};
 use store::{Store, StoreError, Tx};
 use testing::TestDatabase;
@@ -70,13 +70,8 @@ pub(crate) fn image(number: u64) -> NewImage {
         format: "jpeg".into(),
         bytes: 12_345,
         rotation: 0,
-        thumbnail: Some(NewThumbnail { key: format!("parts/{number}"), bytes: 1_000 }),
+        parts: Some(NewImageParts { key: format!("parts/{number}"), thumbnail_bytes: 1_000 }),
     }
-}
-
-/// Returns the places of a crop and a chip in the blob `key`.
-pub(crate) fn parts(key: &str) -> NewFaceParts {
-    NewFaceParts { key: key.to_owned(), offset: 1_000, crop_bytes: 200, chip_bytes: 30 }
 }
 
 pub(crate) fn face(model: &EmbeddingModel, embedding: Vec<f32>) -> NewFace {
@@ -91,7 +86,7 @@ pub(crate) fn face(model: &EmbeddingModel, embedding: Vec<f32>) -> NewFace {
         quality_passed: Some(true),
         embedding,
         model_id: model.id,
-        parts: Some(parts(&format!("parts/{id}"))),
+        parts: Some(NewFaceParts { own_key: None, offset: 1_000, crop_bytes: 200, chip_bytes: 30 }),
     }
 }
 
@@ -248,8 +243,9 @@ pub(crate) async fn completed_video(
         let (number, at_us) = (second as i32 + 1, second as i64 * 1_000_000);
         let face = face(model, vec![1.0, 0.0, 0.0, 0.0]);
         faces.push(face.id);
+        let frame = [NewFrame { at_us, face_count: 0, parts: None }];
         let image =
-            store.tracks().insert_frame(tx.conn(), (collection, id), at_us, (640, 360)).await.unwrap();
+            store.tracks().insert_frames(tx.conn(), (collection, id), (640, 360), &frame).await.unwrap()[0];
         store.faces().insert(tx.conn(), collection, image, std::slice::from_ref(&face)).await.unwrap();
         let track = NewTrack {
             number,

@@ -14,9 +14,9 @@ use store::images::{
 use uuid::Uuid;
 
 fn thumbnail_of(image: &NewImage) -> BlobPart {
-    let thumbnail = image.thumbnail.as_ref().unwrap();
-    let range = Some(0..thumbnail.bytes.unsigned_abs().into());
-    BlobPart { key: thumbnail.key.clone(), range, media_type: "image/jpeg" }
+    let parts = image.parts.as_ref().unwrap();
+    let range = Some(0..parts.thumbnail_bytes.unsigned_abs().into());
+    BlobPart { key: parts.key.clone(), range, media_type: "image/jpeg" }
 }
 
 #[testing::test]

@@ -155,7 +155,7 @@ async fn changed_embedding_quality_or_subject_is_recorded() {
         update(columns).await.unwrap();
         assert_eq!(world.changes().await, BTreeSet::new(), "{columns}, the same value");
     }
-    update("parts_key = null, parts_offset = null, crop_bytes = null, chip_bytes = null").await.unwrap();
+    update("parts_offset = null, crop_bytes = null, chip_bytes = null").await.unwrap();
     assert_eq!(world.changes().await, BTreeSet::new(), "an index contains no keys");
 
     let mut subjects = Vec::new();

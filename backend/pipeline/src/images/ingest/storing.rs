@@ -341,7 +341,7 @@ mod tests {
             format: "jpeg".into(),
             bytes: 1,
             rotation: 0,
-            thumbnail: None,
+            parts: None,
         };
         PreparedImage {
             claim: None,

@@ -185,7 +185,7 @@ async fn long_export_contains_every_image_once() {
             format: "png".into(),
             bytes: 100,
             rotation: 0,
-            thumbnail: None,
+            parts: None,
         };
         store.images().insert(tx.conn(), collection, &image).await.unwrap().unwrap();
         expected.insert(image.id.to_string());

@@ -9,7 +9,7 @@ use axum::routing::get;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use store::faces::NewFace;
-use store::videos::tracks::{NewTrack, ShotFace};
+use store::videos::tracks::{NewFrame, NewTrack, ShotFace};
 use uuid::Uuid;
 
 /// Returns the rows of CSV by the names of their columns.
@@ -135,7 +135,8 @@ async fn long_video(app: &App, tracks: usize) -> (Uuid, Vec<Uuid>) {
         };
         faces.push(face.id);
         let owner = (collection, video);
-        let image = store.tracks().insert_frame(tx.conn(), owner, at_us, (640, 360)).await.unwrap();
+        let frame = [NewFrame { at_us, face_count: 0, parts: None }];
+        let image = store.tracks().insert_frames(tx.conn(), owner, (640, 360), &frame).await.unwrap()[0];
         store.faces().insert(tx.conn(), collection, image, std::slice::from_ref(&face)).await.unwrap();
         let track = NewTrack {
             number: second as i32 + 1,
