@@ -148,10 +148,12 @@ async fn status(settings: &Settings, store: &Store, json: bool) -> anyhow::Resul
         ]);
     }
     for index in &status.pgvector {
-        let state = match (index.bytes, index.complete) {
-            (None, _) => "none",
-            (Some(_), true) => "complete",
-            (Some(_), false) => "incomplete",
+        let state = match index {
+            HnswIndex { complete: true, .. } => "complete",
+            HnswIndex { building: true, .. } => "building",
+            HnswIndex { bytes: Some(_), .. } => "incomplete",
+            HnswIndex { bulk_load: true, .. } => "none (bulk load)",
+            _ => "none",
         };
         let size =
             index.bytes.map(|bytes| output::format_megabytes(bytes.unsigned_abs())).unwrap_or_default();

@@ -54,6 +54,9 @@ pub(super) async fn run(settings: &Settings, roles: Roles, sockets: ListenFd) ->
     if let Some(index) = &components.index {
         search_index::start_updates(index.clone(), shutdown.clone());
     }
+    if roles.runs_worker {
+        search_index::start_builds(settings, &components.services.store, shutdown.clone());
+    }
     let address = listener.as_ref().and_then(|(listener, _)| listener.local_addr().ok());
     tracing::info!(
         seconds = started.elapsed().as_secs_f64(),

@@ -1,11 +1,12 @@
-//! Opens the search index that `SEARCH_INDEX` selects, applies the changes of faces to it, and
-//! deletes the indexes that an earlier setting or version has left.
+//! Opens the search index that `SEARCH_INDEX` selects, applies the changes of faces to it or builds
+//! it, and deletes the indexes that an earlier setting or version has left.
 use crate::config::{SearchIndex, Settings};
 use anyhow::Context;
 use qdrant_index::Server;
 use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
+use store::index::builds::IndexBuilds;
 use store::index::changes::{IndexSet, IndexSetState};
 use store::index::engine::VectorEngine;
 use store::index::external::{ExternalIndex, StepOutcome};
@@ -18,6 +19,12 @@ use uuid::Uuid;
 pub const CHANGES_PER_STEP: i64 = 1_000;
 /// Time between two steps while no change is left.
 pub const IDLE_PAUSE: Duration = Duration::from_millis(200);
+/// Time between two checks whether an index of pgvector must be built. Enough faces must be stored
+/// in it to tell whether their number grows fast.
+const BUILDS_INTERVAL: Duration = Duration::from_secs(300);
+/// Maximum time between two attempts to build an index. It doubles with each failure, because a
+/// build of millions of faces can fail after hours, for example if the disk is full.
+const MAX_BUILDS_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 /// Time after a failed step. It doubles with each further failure, up to the maximum.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 const MAX_RETRY_PAUSE: Duration = Duration::from_secs(30);
@@ -71,6 +78,30 @@ pub async fn open(
 /// repeats a step that was interrupted.
 pub fn start_updates(index: ExternalIndex, shutdown: CancellationToken) {
     tokio::spawn(shutdown.run_until_cancelled_owned(apply_changes(index)));
+}
+
+/// Starts a task that builds the indexes of pgvector when they are due, until `shutdown` is
+/// cancelled. Does nothing with another `SEARCH_INDEX`. The next start repeats a build that was
+/// interrupted.
+pub fn start_builds(settings: &Settings, store: &Store, shutdown: CancellationToken) {
+    if settings.storage.search_index == SearchIndex::Pgvector {
+        let builds = IndexBuilds::new(store.pool().clone(), settings.storage.search_exact_limit);
+        tokio::spawn(shutdown.run_until_cancelled_owned(build_indexes(builds)));
+    }
+}
+
+async fn build_indexes(mut builds: IndexBuilds) {
+    let mut pause = BUILDS_INTERVAL;
+    loop {
+        match builds.run_due().await {
+            Ok(_) => pause = BUILDS_INTERVAL,
+            Err(error) => {
+                tracing::warn!(%error, "failed to build the search index");
+                pause = (pause * 2).min(MAX_BUILDS_INTERVAL);
+            }
+        }
+        tokio::time::sleep(pause).await;
+    }
 }
 
 async fn apply_changes(index: ExternalIndex) {

@@ -51,6 +51,7 @@ async fn qdrant_index_can_be_managed_while_service_runs() {
     // Stores faces before the index is selected. The index of pgvector serves searches until the
     // other one is complete.
     let mut writer = store_faces(&program, &database, 30).await;
+    run("pgvector", &["index", "rebuild"]).success();
     let mut service = program.start("qdrant");
     let api = service.caller();
     let (_, faces) = writer.images.first_key_value().unwrap();
@@ -132,6 +133,9 @@ async fn pgvector_index_can_be_rebuilt_while_service_runs() {
         let response = search_embedding(&api, &embedding).await;
         (face_ids(&response)[0], response["exact"].clone())
     };
+    // The service builds the index, because there are more faces than SEARCH_EXACT_LIMIT.
+    let status = || run(&["index", "status", "--json"]).success().json();
+    wait_until("the index", async || status()["pgvector"][0]["complete"] == true).await;
     assert_eq!(nearest_face().await, (face, json!(false)));
 
     for (args, reason) in [
@@ -347,8 +351,8 @@ async fn edge_index_is_rejected_and_deleted_without_face_loss() {
     let (folder, database) = (TestFolder::with_models(), TestDatabase::create().await);
     let program = Program::new(&folder, database.url());
     let mut writer = store_faces(&program, &database, 30).await;
-    // The operator had dropped the index of pgvector.
-    Pgvector::new(database.pool().clone()).drop_index(1).await.unwrap();
+    // The service does not build an index of pgvector during a bulk load.
+    Pgvector::new(database.pool().clone()).drop_for_bulk_load(1).await.unwrap();
     sqlx::raw_sql(EDGE_INDEX_RECORDS).execute(database.pool()).await.unwrap();
     writer.add_image().await.unwrap();
     let store = database.store();

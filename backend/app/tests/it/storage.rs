@@ -86,6 +86,7 @@ async fn restore_keeps_faces_and_repeats_later_erasures() {
     old_folder.put("album/ada.jpg", testing::drawing("ada.jpg"));
     run(&["scan", "album"]).success();
     run(&["scan", "album/ben.jpg", "--collection", "closed"]).success();
+    run(&["index", "rebuild"]).success();
     let key = |name: &str| {
         let created = run(&["keys", "create", "--all", "--scope", SCOPES, "--name", name]);
         created.success().stdout.trim().to_owned()

@@ -17,6 +17,7 @@ use store::blobs::parts::{NewFaceParts, NewImageParts};
 use store::crawls::pages::{AdmittedUrl, ImageUrlResult, NewImageUrl, NewPage, PageResult};
 use store::faces::NewFace;
 use store::images::NewImage;
+use store::index::Pgvector;
 use testing::embeddings::Random;
 use testing::{TestDatabase, rows};
 use uuid::Uuid;
@@ -112,7 +113,10 @@ impl Crawl {
     async fn begin(store: Store, dimensions: usize) -> Result<Self> {
         let queue = Queue::new(store.pool().clone(), queue::Config::default());
         let collection = store.collections().ensure("footprint").await?.id;
-        let model = store.models().register("footprint", "footprint", i32::try_from(dimensions)?).await?.id;
+        let model = store.models().register("footprint", "footprint", i32::try_from(dimensions)?).await?;
+        // Each face is added to the search index, as in a set above `SEARCH_EXACT_LIMIT`.
+        Pgvector::new(store.pool().clone()).rebuild(&model).await?;
+        let model = model.id;
         let mut tx = store.begin().await?;
         let seeds = ["http://www.example.org/".to_owned()];
         let id = store.crawls().insert(tx.conn(), collection, CrawlKind::Web, &seeds, &json!({})).await?.id;

@@ -81,7 +81,6 @@ pub(crate) async fn measure(arguments: &Arguments) -> Result<Value> {
     let store = Store::connect(&Config { url: database.url(), exact_limit, ..Config::default() }).await?;
     let people = Arc::new(People::new(&store, arguments).await?);
     let index = format!("faces_embedding_hnsw_{}", people.model);
-    drop_index(&store, &index).await?;
 
     let started = Instant::now();
     gallery::load(&store, &people, arguments.faces).await?;

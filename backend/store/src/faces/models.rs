@@ -6,16 +6,11 @@ use crate::db::values::{check_embedding, halfvec};
 pub use crate::index::EmbeddingModel;
 use crate::store::Models;
 use pgvector::HalfVector;
-use sqlx::PgExecutor;
+use sqlx::{PgExecutor, PgPool};
 use uuid::Uuid;
 
 impl Models<'_> {
-    /// Registers the model and prepares the search index for its faces. Does nothing if both are
-    /// done.
-    ///
-    /// Does not build a missing index if an operator has dropped it to store many faces. Does not
-    /// build an index of more than [`crate::Config::exact_limit`] faces either, because no face
-    /// could be stored during the build. Logs a warning in both cases.
+    /// Registers the model. Does nothing if it is registered.
     ///
     /// # Errors
     /// Fails with `Invalid` if `dimensions` is outside 1 to 2000, and with `Conflict` if the
@@ -31,38 +26,20 @@ impl Models<'_> {
                 "an embedding with {dimensions} components cannot be stored; 1 to {MAX_DIMENSIONS} are allowed"
             )));
         }
-        if let Some(registered) = find_model(&self.0.pool, identity).await? {
-            if self.0.index.is_prepared(&registered).await? {
-                return check_dimensions(registered, dimensions);
-            }
-            if self.requires_manual_build(registered.id).await? {
-                tracing::warn!(
-                    model = registered.name,
-                    "there is no search index; searches compare with every face in scope until \
-                     `facecrawl index rebuild` has built it"
-                );
-                return check_dimensions(registered, dimensions);
-            }
-        }
-        let mut tx = self.0.begin().await?;
-        sqlx::query("select pg_advisory_xact_lock(hashtextextended('facecrawl.register_model', 0))")
-            .execute(tx.conn())
+        let mut model = find_model(&self.0.pool, identity).await?;
+        if model.is_none() {
+            // Another process may register the model at the same time.
+            sqlx::query(
+                "insert into embedding_models (identity, name, dimensions) values ($1, $2, $3) on conflict (identity) do nothing",
+            )
+            .bind(identity)
+            .bind(name)
+            .bind(dimensions)
+            .execute(&self.0.pool)
             .await?;
-        sqlx::query(
-            "insert into embedding_models (identity, name, dimensions) values ($1, $2, $3) on conflict (identity) do nothing",
-        )
-        .bind(identity)
-        .bind(name)
-        .bind(dimensions)
-        .execute(tx.conn())
-        .await?;
-        let model = find_model(tx.conn(), identity).await?;
-        let model = model.ok_or_else(|| StoreError::not_found("embedding model", identity))?;
-        let model = check_dimensions(model, dimensions)?;
-        sqlx::query("set local statement_timeout = 0").execute(tx.conn()).await?;
-        self.0.index.prepare(tx.conn(), &model).await?;
-        tx.commit().await?;
-        Ok(model)
+            model = find_model(&self.0.pool, identity).await?;
+        }
+        check_dimensions(model.ok_or_else(|| StoreError::not_found("embedding model", identity))?, dimensions)
     }
 
     /// Stores the model's match threshold, which is the minimum similarity of two faces of one
@@ -100,26 +77,11 @@ impl Models<'_> {
             .await?
             .ok_or_else(|| StoreError::not_found("embedding model", id))
     }
-
-    /// Returns whether only an operator may build the index of the model.
-    async fn requires_manual_build(self, model: i32) -> Result<bool, StoreError> {
-        Ok(sqlx::query_scalar(
-            "select (select bulk_load from embedding_models where id = $1)
-                    or (select count(*) > $2 from (select from faces where model_id = $1 limit $2 + 1) counted)",
-        )
-        .bind(model)
-        .bind(self.0.exact_limit.min(i64::MAX - 1))
-        .fetch_one(&self.0.pool)
-        .await?)
-    }
 }
 
-async fn find_model(
-    executor: impl PgExecutor<'_>,
-    identity: &str,
-) -> Result<Option<EmbeddingModel>, StoreError> {
+async fn find_model(pool: &PgPool, identity: &str) -> Result<Option<EmbeddingModel>, StoreError> {
     let query = "select id, identity, name, dimensions from embedding_models where identity = $1";
-    Ok(sqlx::query_as(query).bind(identity).fetch_optional(executor).await?)
+    Ok(sqlx::query_as(query).bind(identity).fetch_optional(pool).await?)
 }
 
 /// Maximum number of components of an embedding. It ensures that a row fits into one database page.

@@ -199,7 +199,7 @@ impl ExternalIndex {
                 Err(error) => return Err(error),
             }
         }
-        match self.pgvector.is_prepared(query.model).await? {
+        match self.pgvector.is_built(query.model).await? {
             true => self.pgvector.nearest(query).await,
             false => self.nearest(&Nearest { exact: true, ..query.clone() }).await,
         }
@@ -258,7 +258,7 @@ impl ExternalIndex {
     /// Returns whether a query that the engine could not answer can use the index of pgvector.
     async fn can_fall_back(&self, error: &StoreError, model: &EmbeddingModel) -> Result<bool, StoreError> {
         let StoreError::IndexUnavailable(reason) = error else { return Ok(false) };
-        let is_possible = self.config.allow_fallback && self.pgvector.is_prepared(model).await?;
+        let is_possible = self.config.allow_fallback && self.pgvector.is_built(model).await?;
         if is_possible {
             tracing::warn!(reason, "search index not available; using the index of pgvector");
         }
@@ -270,15 +270,6 @@ impl ExternalIndex {
 impl FaceIndex for ExternalIndex {
     fn name(&self) -> &'static str {
         self.engine.name()
-    }
-
-    /// Always returns `true`: [`ExternalIndex::step`] creates the set of a new model.
-    async fn is_prepared(&self, _: &EmbeddingModel) -> Result<bool, StoreError> {
-        Ok(true)
-    }
-
-    async fn prepare(&self, _: &mut PgConnection, _: &EmbeddingModel) -> Result<(), StoreError> {
-        Ok(())
     }
 
     async fn nearest(&self, query: &Nearest<'_>) -> Result<NearestFaces, StoreError> {

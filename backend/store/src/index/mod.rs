@@ -5,6 +5,7 @@
 //! request, with the rows' similarities. Only [`FaceIndex::all_similar`] may return other faces.
 //! [`crate::index::external`] does this for an engine that keeps its own copy of the embeddings.
 
+pub mod builds;
 pub mod changes;
 pub mod engine;
 pub mod external;
@@ -87,13 +88,6 @@ pub struct NearestFaces {
 pub trait FaceIndex: fmt::Debug + Send + Sync {
     /// Returns the name of the implementation, for logs and metrics.
     fn name(&self) -> &'static str;
-
-    /// Returns whether the index can store faces of the model.
-    async fn is_prepared(&self, model: &EmbeddingModel) -> Result<bool, StoreError>;
-
-    /// Creates the index for faces of the model, including faces that exist already. Does nothing
-    /// if it exists. `conn` is in the transaction that registers the model.
-    async fn prepare(&self, conn: &mut PgConnection, model: &EmbeddingModel) -> Result<(), StoreError>;
 
     /// Returns the most similar faces. An approximate result may omit some of them.
     async fn nearest(&self, query: &Nearest<'_>) -> Result<NearestFaces, StoreError>;

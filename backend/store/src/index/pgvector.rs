@@ -1,4 +1,6 @@
-//! The index in Postgres itself: one partial HNSW index of pgvector for each embedding model.
+//! The index in Postgres itself: one partial HNSW index of pgvector for each embedding model with
+//! many faces. [`crate::index::builds`] decides when it is built. Until then, searches are exact.
+//!
 //! Similarity is the cosine: 1 minus pgvector's cosine distance. A statement contains the model's
 //! id as a literal, because the planner uses a partial index only if it sees the condition.
 use super::{AllSimilar, FaceIndex, Nearest, NearestFaces, Neighbours, Pair, Similar};
@@ -6,7 +8,7 @@ use crate::db::values::halfvec;
 use crate::index::EmbeddingModel;
 use crate::index::scope::Access;
 use crate::{StoreError, index};
-use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, PgPool, Postgres, QueryBuilder, Row};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Postgres, QueryBuilder, Row, Transaction};
 use std::time::Duration;
 
 /// Parameters of the HNSW index: the number of links per face and layer, and the number of
@@ -48,13 +50,14 @@ impl Pgvector {
         self
     }
 
-    /// Searches the model's index. The scan continues until enough results pass the filters or the
-    /// scan limit is reached.
-    async fn search(&self, query: &Nearest<'_>) -> Result<Vec<Similar>, StoreError> {
+    /// Searches the model's index; `None` if it is not built. The scan continues until enough
+    /// results pass the filters or the scan limit is reached.
+    async fn search(&self, query: &Nearest<'_>) -> Result<Option<Vec<Similar>>, StoreError> {
         let ef_search =
             query.limit.saturating_mul(EF_PER_RESULT).max(self.candidates).min(MAX_CANDIDATES as i64);
-        let mut tx = self.pool.begin().await?;
-        use_index(&mut tx, query.model, ef_search, MAX_SCAN_TUPLES).await?;
+        let Some(mut tx) = self.begin_search(query.model, ef_search, MAX_SCAN_TUPLES).await? else {
+            return Ok(None);
+        };
         let distance = format!("f.embedding::halfvec({}) <=> ", query.model.dimensions);
         let mut sql = QueryBuilder::<Postgres>::new("select f.id, (1 - (");
         sql.push(&distance).push_bind(halfvec(query.probe));
@@ -64,7 +67,33 @@ impl Pgvector {
         sql.push(" limit ").push_bind(query.limit);
         let faces = sql.build_query_as().fetch_all(&mut *tx).await?;
         tx.commit().await?;
-        Ok(faces)
+        Ok(Some(faces))
+    }
+
+    /// Begins a transaction for a search in the index; `None` if the index is not built. Sorting is
+    /// disabled, so that the planner must use an index that returns rows in this order.
+    async fn begin_search(
+        &self,
+        model: &EmbeddingModel,
+        ef_search: i64,
+        max_scan_tuples: i64,
+    ) -> Result<Option<Transaction<'static, Postgres>>, StoreError> {
+        let mut tx = self.pool.begin().await?;
+        // All statements are sent in one request, and only the first one returns a row. They
+        // contain only numbers.
+        let statements = format!(
+            "select exists (select from pg_index where indexrelid = to_regclass('{}') and indisvalid);
+             set local hnsw.iterative_scan = 'relaxed_order'; set local hnsw.ef_search = {ef_search};
+             set local hnsw.max_scan_tuples = {max_scan_tuples}; set local enable_sort = off",
+            index_name(model.id)
+        );
+        let row = sqlx::raw_sql(AssertSqlSafe(statements)).fetch_all(&mut *tx).await?;
+        let is_built = row.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false);
+        if is_built {
+            return Ok(Some(tx));
+        }
+        tx.rollback().await?;
+        Ok(None)
     }
 }
 
@@ -74,44 +103,21 @@ impl FaceIndex for Pgvector {
         "pgvector"
     }
 
-    async fn is_prepared(&self, model: &EmbeddingModel) -> Result<bool, StoreError> {
-        is_valid(&self.pool, model).await
-    }
-
-    /// The build waits for writers of `faces` and can take long for a large table.
-    async fn prepare(&self, conn: &mut PgConnection, model: &EmbeddingModel) -> Result<(), StoreError> {
-        // The statements contain only numbers, so nothing in them comes from a caller. Statistics
-        // are disabled, because they would keep samples of erased embeddings.
-        if is_valid(&mut *conn, model).await? {
-            return Ok(());
-        }
-        let index = format!(
-            "drop index if exists {0};
-             create index {0} on faces using hnsw ((embedding::halfvec({1})) halfvec_cosine_ops)
-                 with (m = {HNSW_LINKS}, ef_construction = {BUILD_CANDIDATES}) where model_id = {2};
-             alter index {0} alter column 1 set statistics 0",
-            index_name(model.id),
-            model.dimensions,
-            model.id
-        );
-        sqlx::raw_sql(AssertSqlSafe(index)).execute(conn).await?;
-        Ok(())
-    }
-
     async fn nearest(&self, query: &Nearest<'_>) -> Result<NearestFaces, StoreError> {
-        let faces = match query.exact {
-            true => index::nearest(&self.pool, query).await?,
-            false => self.search(query).await?,
-        };
-        Ok(NearestFaces { faces, exact: query.exact })
+        if !query.exact
+            && let Some(faces) = self.search(query).await?
+        {
+            return Ok(NearestFaces { faces, exact: false });
+        }
+        Ok(NearestFaces { faces: index::nearest(&self.pool, query).await?, exact: true })
     }
 
     async fn neighbours(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError> {
         if query.exact {
             return index::neighbours(&self.pool, query).await;
         }
-        let mut tx = self.pool.begin().await?;
-        use_index(&mut tx, query.model, NEIGHBOURS_EF_SEARCH, NEIGHBOURS_MAX_SCAN_TUPLES).await?;
+        let search = self.begin_search(query.model, NEIGHBOURS_EF_SEARCH, NEIGHBOURS_MAX_SCAN_TUPLES).await?;
+        let Some(mut tx) = search else { return index::neighbours(&self.pool, query).await };
         sqlx::raw_sql("set local statement_timeout = 0").execute(&mut *tx).await?;
         // Postgres can use the index only if the sort expression is the distance alone.
         let mut sql = index::neighbours_statement(query, &index::distance_sql(query));
@@ -130,55 +136,28 @@ impl FaceIndex for Pgvector {
     }
 }
 
-/// Prepares a transaction for a search in the index. Sorting is disabled, so that the planner must
-/// use an index that returns rows in this order.
-///
-/// # Errors
-/// Fails with `IndexUnavailable` if the index does not exist, or with the database's error.
-async fn use_index(
-    conn: &mut PgConnection,
-    model: &EmbeddingModel,
-    ef_search: i64,
-    max_scan_tuples: i64,
-) -> Result<(), StoreError> {
-    // All statements are sent in one request, and only the first one returns a row. They contain
-    // only numbers.
-    let statements = format!(
-        "select exists (select from pg_index where indexrelid = to_regclass('{}') and indisvalid);
-         set local hnsw.iterative_scan = 'relaxed_order'; set local hnsw.ef_search = {ef_search};
-         set local hnsw.max_scan_tuples = {max_scan_tuples}; set local enable_sort = off",
-        index_name(model.id)
-    );
-    let row = sqlx::raw_sql(AssertSqlSafe(statements)).fetch_all(conn).await?;
-    let exists = row.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false);
-    if !exists {
-        let name = &model.name;
-        return Err(StoreError::IndexUnavailable(format!(
-            "pgvector: the index of {name} does not exist; `facecrawl index rebuild --index pgvector` builds it"
-        )));
-    }
-    Ok(())
-}
-
-/// Returns whether the index exists and is valid. An interrupted `drop index concurrently` leaves
-/// an index that is not valid, which no search uses.
-async fn is_valid(db: impl PgExecutor<'_>, model: &EmbeddingModel) -> Result<bool, StoreError> {
-    Ok(sqlx::query_scalar(
-        "select exists (select from pg_index where indexrelid = to_regclass($1) and indisvalid)",
-    )
-    .bind(index_name(model.id))
-    .fetch_one(db)
-    .await?)
-}
-
 fn index_name(model: i32) -> String {
     format!("faces_embedding_hnsw_{model}")
+}
+
+/// The name of the index while it is built.
+fn new_index_name(model: i32) -> String {
+    format!("{}_new", index_name(model))
 }
 
 /// Number of attempts to exchange an index, and the time between two of them.
 const MAX_EXCHANGES: u32 = 60;
 const EXCHANGE_PAUSE: Duration = Duration::from_secs(5);
 
+/// The advisory lock of the session that builds or drops an index.
+const TRY_LOCK: &str = "select pg_try_advisory_lock(hashtextextended('facecrawl.hnsw_index', 0))";
+const UNLOCK: &str = "select pg_advisory_unlock(hashtextextended('facecrawl.hnsw_index', 0))";
+/// Time between two attempts to get the lock.
+const LOCK_PAUSE: Duration = Duration::from_secs(1);
+
+/// Settings of a session that builds or drops an index. The time limit of statements does not apply
+/// to it. The server stops a build soon after its process was killed, and releases the lock.
+const SESSION: &str = "set statement_timeout = 0; set client_connection_check_interval = '10s'";
 /// Lets a build use three quarters of the memory that Postgres has for its pages. A build that
 /// needs more memory continues on disk and is much slower. The default of Postgres, 64 MB, is
 /// enough for 100,000 faces with 128 dimensions.
@@ -192,19 +171,25 @@ const DISK_FULL: &str = "53100";
 pub struct HnswIndex {
     pub model_id: i32,
     pub model: String,
+    pub dimensions: i32,
     /// Its size in bytes; `None` if it does not exist.
     pub bytes: Option<i64>,
     /// Whether searches can use it. An interrupted `drop index concurrently` leaves an index that
     /// they cannot use.
     pub complete: bool,
+    /// Whether a build has begun and not ended. It may have been interrupted.
+    pub building: bool,
+    /// Whether an operator has dropped the index to store many faces.
+    pub bulk_load: bool,
 }
 
 impl Pgvector {
     /// Returns the index of each model, in the order of the models.
     pub async fn indexes(&self) -> Result<Vec<HnswIndex>, StoreError> {
         Ok(sqlx::query_as(
-            "select m.id as model_id, m.name as model, pg_relation_size(i.indexrelid) as bytes,
-                    coalesce(i.indisvalid, false) as complete
+            "select m.id as model_id, m.name as model, m.dimensions, pg_relation_size(i.indexrelid) as bytes,
+                    coalesce(i.indisvalid, false) as complete,
+                    to_regclass('faces_embedding_hnsw_' || m.id || '_new') is not null as building, m.bulk_load
              from embedding_models m
              left join pg_index i on i.indexrelid = to_regclass('faces_embedding_hnsw_' || m.id)
              order by m.id",
@@ -213,84 +198,179 @@ impl Pgvector {
         .await?)
     }
 
-    /// Builds the index of a model again, or for the first time. Faces can be stored and searched
-    /// meanwhile. May take hours.
+    /// Returns the number of faces with embeddings of the model, in all collections, or `max` if it
+    /// is greater. Stops counting there.
+    pub async fn count_faces(&self, model: i32, max: i64) -> Result<i64, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select count(*) from (select from faces where model_id = $1 limit $2) counted",
+        )
+        .bind(model)
+        .bind(max)
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// Returns whether searches can use the index of the model.
+    pub async fn is_built(&self, model: &EmbeddingModel) -> Result<bool, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select exists (select from pg_index where indexrelid = to_regclass($1) and indisvalid)",
+        )
+        .bind(index_name(model.id))
+        .fetch_one(&self.pool)
+        .await?)
+    }
+
+    /// Builds the index of a model again, or for the first time, and ends a bulk load of the model.
+    /// Faces can be stored and searched meanwhile. May take hours. Waits until no other process
+    /// builds or drops an index.
     ///
     /// # Errors
     /// Fails with the database's error. The earlier index, if it exists, remains.
     pub async fn rebuild(&self, model: &EmbeddingModel) -> Result<(), StoreError> {
-        let (name, new_name) = (index_name(model.id), format!("{}_new", index_name(model.id)));
-        // `concurrently` is not possible in a transaction, and the limit must not apply to it.
-        let mut conn = self.pool.acquire().await?.detach();
-        sqlx::raw_sql("set statement_timeout = 0").execute(&mut conn).await?;
-        sqlx::raw_sql(BUILD_MEMORY).execute(&mut conn).await?;
-        // The statements contain only numbers, so nothing in them comes from a caller.
-        let drop_new = format!("drop index concurrently if exists {new_name}");
-        let create_new = format!(
-            "create index concurrently {new_name} on faces using hnsw ((embedding::halfvec({})) halfvec_cosine_ops)
-                 with (m = {HNSW_LINKS}, ef_construction = {BUILD_CANDIDATES}) where model_id = {}",
-            model.dimensions, model.id
-        );
-        sqlx::raw_sql(AssertSqlSafe(drop_new.clone())).execute(&mut conn).await?;
-        if let Err(error) = sqlx::raw_sql(AssertSqlSafe(create_new.clone())).execute(&mut conn).await {
-            // Several processes build the index in shared memory, which is small in a container.
-            if error.as_database_error().and_then(|error| error.code()).as_deref() != Some(DISK_FULL) {
-                return Err(error.into());
-            }
-            tracing::warn!(%error, "building the index with one process");
-            sqlx::raw_sql("set max_parallel_maintenance_workers = 0").execute(&mut conn).await?;
-            sqlx::raw_sql(AssertSqlSafe(drop_new)).execute(&mut conn).await?;
-            sqlx::raw_sql(AssertSqlSafe(create_new)).execute(&mut conn).await?;
+        let mut conn = self.lock().await?;
+        build(&mut conn, model.id, model.dimensions).await?;
+        set_bulk_load(&mut conn, model.id, false).await?;
+        unlock(conn).await
+    }
+
+    /// Builds the index of a model if it is missing. Does nothing during a bulk load of the model,
+    /// or while another process builds or drops an index. Returns whether the index was built.
+    ///
+    /// # Errors
+    /// Fails with the database's error. The next call builds the index.
+    pub(crate) async fn build_missing(&self, model: i32) -> Result<bool, StoreError> {
+        let Some(mut conn) = self.try_lock().await? else { return Ok(false) };
+        // Another process may have built the index, or begun the bulk load, before this one got the
+        // lock.
+        let indexes = self.indexes().await?.into_iter();
+        let mut missing = indexes.filter(|index| !index.complete && !index.bulk_load);
+        let index = missing.find(|index| index.model_id == model);
+        if let Some(index) = &index {
+            build(&mut conn, model, index.dimensions).await?;
         }
-        let statistics = format!("alter index {new_name} alter column 1 set statistics 0");
-        sqlx::raw_sql(AssertSqlSafe(statistics)).execute(&mut conn).await?;
-        // The exchange waits for a lock, and every other statement on the table waits behind it.
-        let exchange = format!(
-            "begin; set local lock_timeout = '1s'; drop index if exists {name}; alter index {new_name} rename to {name}; commit"
-        );
-        for attempt in 1.. {
-            let result = sqlx::raw_sql(AssertSqlSafe(exchange.clone())).execute(&mut conn).await;
-            match result {
-                Ok(_) => return self.set_bulk_load(model.id, false).await,
-                Err(_) if attempt < MAX_EXCHANGES => {
-                    sqlx::raw_sql("rollback").execute(&mut conn).await?;
-                    tokio::time::sleep(EXCHANGE_PAUSE).await;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+        unlock(conn).await?;
+        Ok(index.is_some())
+    }
+
+    /// Drops what an interrupted build of a model has left. Does nothing while a process builds or
+    /// drops an index.
+    pub(crate) async fn drop_interrupted(&self, model: i32) -> Result<(), StoreError> {
+        let Some(mut conn) = self.try_lock().await? else { return Ok(()) };
+        drop_concurrently(&mut conn, &new_index_name(model)).await?;
+        unlock(conn).await
     }
 
     /// Drops the index of a model, because many faces are about to be stored. Only
     /// [`Self::rebuild`] builds it again.
     pub async fn drop_for_bulk_load(&self, model: i32) -> Result<(), StoreError> {
-        self.set_bulk_load(model, true).await?;
-        self.drop_index(model).await
+        let mut conn = self.lock().await?;
+        set_bulk_load(&mut conn, model, true).await?;
+        drop_indexes(&mut conn, model).await?;
+        unlock(conn).await
     }
 
-    async fn set_bulk_load(&self, model: i32, bulk_load: bool) -> Result<(), StoreError> {
-        sqlx::query("update embedding_models set bulk_load = $2 where id = $1 and bulk_load <> $2")
-            .bind(model)
-            .bind(bulk_load)
-            .execute(&self.pool)
-            .await?;
-        Ok(())
-    }
-
-    /// Drops the index of a model. Does nothing if it does not exist.
+    /// Drops the index of a model. Does nothing if it does not exist. Waits until no other process
+    /// builds or drops an index.
     pub async fn drop_index(&self, model: i32) -> Result<(), StoreError> {
-        // `new_name` is the index of an interrupted build.
-        let (name, new_name) = (index_name(model), format!("{}_new", index_name(model)));
-        // `concurrently` waits for older transactions, such as a backup.
-        let mut conn = self.pool.acquire().await?.detach();
-        for statement in [
-            "set statement_timeout = 0".to_owned(),
-            format!("drop index concurrently if exists {name}"),
-            format!("drop index concurrently if exists {new_name}"),
-        ] {
-            sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut conn).await?;
-        }
-        Ok(())
+        let mut conn = self.lock().await?;
+        drop_indexes(&mut conn, model).await?;
+        unlock(conn).await
     }
+
+    /// Opens a session with the lock. Repeats the attempt instead of waiting in a statement,
+    /// because `create index concurrently` waits for the end of every older statement.
+    async fn lock(&self) -> Result<PgConnection, StoreError> {
+        let mut is_waiting = false;
+        loop {
+            if let Some(conn) = self.try_lock().await? {
+                return Ok(conn);
+            }
+            if !std::mem::replace(&mut is_waiting, true) {
+                tracing::info!("waiting for another process that builds or drops a search index");
+            }
+            tokio::time::sleep(LOCK_PAUSE).await;
+        }
+    }
+
+    /// Opens a session with the lock; `None` if another session has it.
+    async fn try_lock(&self) -> Result<Option<PgConnection>, StoreError> {
+        let mut conn = self.pool.acquire().await?;
+        if !sqlx::query_scalar(TRY_LOCK).fetch_one(&mut *conn).await? {
+            return Ok(None);
+        }
+        let mut conn = conn.detach();
+        sqlx::raw_sql(SESSION).execute(&mut conn).await?;
+        Ok(Some(conn))
+    }
+}
+
+/// Releases the lock, so that it is free when this call returns. The server also releases it some
+/// time after a session ended.
+async fn unlock(mut conn: PgConnection) -> Result<(), StoreError> {
+    sqlx::raw_sql(UNLOCK).execute(&mut conn).await?;
+    Ok(conn.close().await?)
+}
+
+/// Builds the index of a model beside an earlier one, which it then replaces.
+async fn build(conn: &mut PgConnection, model: i32, dimensions: i32) -> Result<(), StoreError> {
+    let (name, new_name) = (index_name(model), new_index_name(model));
+    sqlx::raw_sql(BUILD_MEMORY).execute(&mut *conn).await?;
+    // The statements contain only numbers, so nothing in them comes from a caller.
+    let create_new = format!(
+        "create index concurrently {new_name} on faces using hnsw ((embedding::halfvec({dimensions})) halfvec_cosine_ops)
+             with (m = {HNSW_LINKS}, ef_construction = {BUILD_CANDIDATES}) where model_id = {model}"
+    );
+    // An interrupted build leaves an incomplete index.
+    drop_concurrently(&mut *conn, &new_name).await?;
+    if let Err(error) = sqlx::raw_sql(AssertSqlSafe(create_new.clone())).execute(&mut *conn).await {
+        // Several processes build the index in shared memory, which is small in a container.
+        if error.as_database_error().and_then(|error| error.code()).as_deref() != Some(DISK_FULL) {
+            return Err(error.into());
+        }
+        tracing::warn!(%error, "building the index with one process");
+        sqlx::raw_sql("set max_parallel_maintenance_workers = 0").execute(&mut *conn).await?;
+        drop_concurrently(&mut *conn, &new_name).await?;
+        sqlx::raw_sql(AssertSqlSafe(create_new)).execute(&mut *conn).await?;
+    }
+    // Statistics would keep samples of erased embeddings.
+    let statistics = format!("alter index {new_name} alter column 1 set statistics 0");
+    sqlx::raw_sql(AssertSqlSafe(statistics)).execute(&mut *conn).await?;
+    // The exchange waits for a lock, and every other statement on the table waits behind it.
+    let exchange = format!(
+        "begin; set local lock_timeout = '1s'; drop index if exists {name}; alter index {new_name} rename to {name}; commit"
+    );
+    for attempt in 1.. {
+        let result = sqlx::raw_sql(AssertSqlSafe(exchange.clone())).execute(&mut *conn).await;
+        match result {
+            Ok(_) => break,
+            Err(_) if attempt < MAX_EXCHANGES => {
+                sqlx::raw_sql("rollback").execute(&mut *conn).await?;
+                tokio::time::sleep(EXCHANGE_PAUSE).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Drops the index of a model, and what an interrupted build has left.
+async fn drop_indexes(conn: &mut PgConnection, model: i32) -> Result<(), StoreError> {
+    drop_concurrently(&mut *conn, &index_name(model)).await?;
+    drop_concurrently(conn, &new_index_name(model)).await
+}
+
+/// Drops an index if it exists. Waits for older transactions, such as a backup.
+async fn drop_concurrently(conn: &mut PgConnection, name: &str) -> Result<(), StoreError> {
+    let statement = format!("drop index concurrently if exists {name}");
+    sqlx::raw_sql(AssertSqlSafe(statement)).execute(conn).await?;
+    Ok(())
+}
+
+async fn set_bulk_load(conn: &mut PgConnection, model: i32, bulk_load: bool) -> Result<(), StoreError> {
+    sqlx::query("update embedding_models set bulk_load = $2 where id = $1 and bulk_load <> $2")
+        .bind(model)
+        .bind(bulk_load)
+        .execute(conn)
+        .await?;
+    Ok(())
 }

@@ -138,8 +138,6 @@ const FACES: i32 = 120_000;
 #[testing::test]
 async fn erasure_compares_every_face_of_large_collection() {
     let (_db, store, collection, model) = fixture::with_model(4).await;
-    // The index would be updated for each face, and an erasure does not use it.
-    sqlx::raw_sql("drop index faces_embedding_hnsw_1").execute(store.pool()).await.unwrap();
     let image = fixture::store_image(&store, collection, &fixture::image(1), &[]).await.unwrap();
     let other = fixture::collection(&store, "other").await;
     let other_image = fixture::store_image(&store, other, &fixture::image(1), &[]).await.unwrap();

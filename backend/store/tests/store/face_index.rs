@@ -41,6 +41,7 @@ macro_rules! run_in_server {
 }
 use {run, run_in_server, suite};
 
+mod builds;
 mod deletion;
 mod following;
 mod memory;
@@ -50,6 +51,7 @@ mod pgvector;
 mod qdrant;
 mod search;
 
+use crate::fixture;
 pub(crate) use memory::{Memory, Untrusted};
 pub(crate) use qdrant::InServer;
 use store::Store;
@@ -68,17 +70,24 @@ pub(crate) trait Implementation: Sized {
 }
 
 /// The index in Postgres itself, which is the default.
-pub(crate) struct Pgvector;
+pub(crate) struct Pgvector(Store);
 
 impl Implementation for Pgvector {
     /// The graph is built at random, and a face in it can be unreachable.
     const MISSES: usize = 1;
 
     async fn start(db: &TestDatabase) -> (Self, Store) {
-        (Self, db.store())
+        (Self(db.store()), db.store())
     }
 
-    async fn catch_up(&self) {}
+    /// Builds the missing indexes, whatever number of faces there are.
+    async fn catch_up(&self) {
+        let indexes = store::index::Pgvector::new(self.0.pool().clone()).indexes().await.unwrap();
+        for index in indexes.iter().filter(|index| !index.complete) {
+            let model = self.0.models().get(index.model_id).await.unwrap();
+            fixture::build_index(&self.0, &model).await;
+        }
+    }
 }
 
 /// A database, and a store that uses the index under test.

@@ -12,8 +12,8 @@ use store::erasures::{ErasureRecord, Plan, Target};
 use store::faces::NewFace;
 use store::faces::search::{Hit, SearchQuery};
 use store::images::NewImage;
-use store::index::EmbeddingModel;
 use store::index::scope::FaceFilter;
+use store::index::{EmbeddingModel, Pgvector};
 use store::people::NewSubject;
 use store::videos::tracks::{NewFrame, NewTrack, ShotFace};
 use store::videos::{NewVideo, VideoEnd};
@@ -179,6 +179,11 @@ pub(crate) fn random_unit_vector(rng: &mut StdRng, dimensions: usize) -> Vec<f32
 
 pub(crate) async fn model(store: &Store, name: &str, dimensions: i32) -> EmbeddingModel {
     store.models().register(&format!("identity of {name}"), name, dimensions).await.unwrap()
+}
+
+/// Builds the index of pgvector, whatever number of faces the model has.
+pub(crate) async fn build_index(store: &Store, model: &EmbeddingModel) {
+    Pgvector::new(store.pool().clone()).rebuild(model).await.unwrap();
 }
 
 pub(crate) async fn collection(store: &Store, name: &str) -> Uuid {

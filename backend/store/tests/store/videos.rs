@@ -233,6 +233,7 @@ async fn video_frames_are_found_by_site_of_video() {
     for video in [page_video, direct_video] {
         set_address(&database, video, "https://cdn.test/film.mp4").await;
     }
+    fixture::build_index(&store, &model).await;
     let columns = "video_sources (video_id, page_url, page_hash)";
     let values = format!("('{page_video}', 'https://www.press.test/films', gen_random_uuid())");
     run(&database, format!("insert into {columns} values {values}")).await;

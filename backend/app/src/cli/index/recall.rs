@@ -137,13 +137,18 @@ async fn open_engine(settings: &Settings) -> anyhow::Result<Option<Arc<dyn Vecto
     Ok(Some(engine))
 }
 
-/// Fails unless searches can use the index of each model.
+/// Fails unless searches can use the index of each model that they need.
 async fn check_indexes(settings: &Settings, store: &Store, indexes: &[HnswIndex]) -> anyhow::Result<()> {
     let used = settings.storage.search_index;
     let sets = search_index::sets(store).await?;
     for index in indexes {
         let (complete, advice) = match used {
-            SearchIndex::Pgvector => (index.complete, "`facecrawl index rebuild` builds it"),
+            SearchIndex::Pgvector => {
+                let limit = settings.storage.search_exact_limit;
+                let pgvector = Pgvector::new(store.pool().clone());
+                let is_exact = pgvector.count_faces(index.model_id, limit + 1).await? <= limit;
+                (index.complete || is_exact, "the service builds it, or `facecrawl index rebuild`")
+            }
             SearchIndex::Qdrant => (
                 search_index::is_serving(&sets, used, index.model_id),
                 "start the service, and wait until `facecrawl index status` prints the state `serving`",

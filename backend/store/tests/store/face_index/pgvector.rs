@@ -17,6 +17,7 @@ async fn search_above_exact_limit_uses_hnsw_index() {
     let store = db.store().with_exact_limit(100);
     let (default, model) = fixture::default_and_model(&store, DIMENSIONS as i32).await;
     let gallery = gallery(&store, default, &model, 600, 3).await;
+    fixture::build_index(&store, &model).await;
     // A session reports its statistics when it is idle, so the query runs in the same sessions as
     // the scans.
     let scans = "select coalesce(sum(idx_scan), 0)::bigint from pg_stat_user_indexes
@@ -68,73 +69,13 @@ async fn incomplete_pgvector_result_leads_to_exact_search() {
     let gallery = gallery(&store, default, &model, 60, 5).await;
     // An index that misses rows simulates a scan that stops before it has found enough.
     let sql = format!(
-        "drop index faces_embedding_hnsw_{0}; create index faces_embedding_hnsw_{0} on faces using hnsw ((embedding::halfvec({DIMENSIONS})) halfvec_cosine_ops) where model_id = {0} and det_score > 2",
+        "create index faces_embedding_hnsw_{0} on faces using hnsw ((embedding::halfvec({DIMENSIONS})) halfvec_cosine_ops) where model_id = {0} and det_score > 2",
         model.id
     );
     sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(db.pool()).await.unwrap();
     let probe = gallery[7].1.clone();
     let (hits, _) = store.faces().search(&query(default, model.id, probe.clone())).await.unwrap();
     assert_same(&hits, &brute_force(&gallery, &probe, -1.0, 10));
-}
-
-#[testing::test]
-async fn search_without_index_compares_every_face() {
-    let db = TestDatabase::create().await;
-    let store = db.store().with_exact_limit(50);
-    let (default, model) = fixture::default_and_model(&store, DIMENSIONS as i32).await;
-    let pgvector = Pgvector::new(store.pool().clone());
-    let exists = || async { pgvector.indexes().await.unwrap()[0].bytes.is_some() };
-
-    // A registration builds the index of few faces, unless an operator has dropped it.
-    gallery(&store, default, &model, 50, 5).await;
-    pgvector.drop_index(model.id).await.unwrap();
-    fixture::model(&store, "m", DIMENSIONS as i32).await;
-    assert!(exists().await);
-    pgvector.drop_for_bulk_load(model.id).await.unwrap();
-    fixture::model(&store, "m", DIMENSIONS as i32).await;
-    assert!(!exists().await);
-    pgvector.rebuild(&model).await.unwrap();
-    pgvector.drop_index(model.id).await.unwrap();
-    fixture::model(&store, "m", DIMENSIONS as i32).await;
-    assert!(exists().await, "the build has ended the bulk load");
-
-    // An index that an interrupted command has left is not used, and is built again.
-    let invalidate =
-        "update pg_index set indisvalid = false where indexrelid = 'faces_embedding_hnsw_1'::regclass";
-    sqlx::query(invalidate).execute(db.pool()).await.unwrap();
-    assert!(!pgvector.is_prepared(&model).await.unwrap());
-    fixture::model(&store, "m", DIMENSIONS as i32).await;
-    assert!(pgvector.is_prepared(&model).await.unwrap());
-
-    // The index of many faces is not built until an operator builds it.
-    pgvector.drop_index(model.id).await.unwrap();
-    let faces = gallery(&store, default, &model, 60, 6).await;
-    fixture::model(&store, "m", DIMENSIONS as i32).await;
-    assert!(!exists().await);
-    let search = query(default, model.id, faces[7].1.clone());
-    let (hits, exact) = store.faces().search(&search).await.unwrap();
-    assert!(exact);
-    assert_eq!(hits[0].face.id, faces[7].0);
-    let scope = FaceScope::all(default, model.id);
-    let neighbours = Neighbours {
-        scope: &scope,
-        model: &model,
-        faces: &[faces[7].0],
-        limit: 5,
-        threshold: 0.0,
-        exact: false,
-    };
-    let error = pgvector.neighbours(&neighbours).await.unwrap_err();
-    assert!(
-        matches!(&error, StoreError::IndexUnavailable(reason) if reason.contains("index rebuild")),
-        "{error}"
-    );
-
-    pgvector.rebuild(&model).await.unwrap();
-    let (hits, exact) = store.faces().search(&search).await.unwrap();
-    assert!(!exact);
-    assert_eq!(hits[0].face.id, faces[7].0);
-    assert!(!pgvector.neighbours(&neighbours).await.unwrap().is_empty());
 }
 
 /// Records the numbers of candidates, and fails every call while `is_down`.
@@ -187,7 +128,7 @@ async fn engine_receives_configured_number_of_candidates() {
     }
 
     // The index of pgvector replaces the engine only if this is allowed.
-    Pgvector::new(db.pool().clone()).rebuild(&model).await.unwrap();
+    fixture::build_index(&store, &model).await;
     recorder.is_down.store(true, Ordering::SeqCst);
     assert_eq!(index_with(config(None)).nearest(&nearest).await.unwrap().faces.len(), 5);
     let strict = index_with(Config { allow_fallback: false, ..config(None) });
@@ -199,7 +140,7 @@ async fn pgvector_recall_grows_with_candidates() {
     let (db, store, collection, model) = fixture::with_model(DIMENSIONS as i32).await;
     let gallery = gallery(&store, collection, &model, 1_500, 6).await;
     let pgvector = Pgvector::new(db.pool().clone());
-    pgvector.rebuild(&model).await.unwrap();
+    fixture::build_index(&store, &model).await;
 
     let scope = FaceScope::all(collection, model.id);
     let mut rng = fixture::rng(7);
