@@ -32,13 +32,13 @@ impl IndexBuilds {
         Self { pgvector: Pgvector::new(pool), exact_limit, face_counts: HashMap::new() }
     }
 
-    /// Builds the index of each model that has more faces than [`crate::Config::exact_limit`] and no
-    /// usable index, unless its number of faces grows fast or an operator has begun a bulk load.
-    /// Call it regularly, for example every five minutes: it compares the number of faces with that
-    /// of the last call. Drops what an interrupted build has left. Returns the names of the models
-    /// whose indexes it built. May take hours.
+    /// Builds the index of each model that has more faces than [`crate::Config::exact_limit`] and
+    /// no usable index, unless its number of faces grows fast or an operator has begun a bulk load.
+    /// Drops what an interrupted build has left. Returns the names of the models whose indexes it
+    /// built. May take hours.
     ///
-    /// Several processes can call it. One of them builds the indexes.
+    /// Call it regularly, for example every five minutes: it compares the number of faces with that
+    /// of the last call. If several processes call it, one of them builds.
     ///
     /// # Errors
     /// Fails with the database's error. A later call repeats the build.

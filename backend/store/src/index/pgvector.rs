@@ -294,11 +294,13 @@ impl Pgvector {
 
     /// Opens a session with the lock; `None` if another session has it.
     async fn try_lock(&self) -> Result<Option<PgConnection>, StoreError> {
-        let mut conn = self.pool.acquire().await?;
-        if !sqlx::query_scalar(TRY_LOCK).fetch_one(&mut *conn).await? {
+        // The session does not return to the pool, not even if this call is cancelled, so the lock
+        // ends with it.
+        let mut conn = self.pool.acquire().await?.detach();
+        if !sqlx::query_scalar(TRY_LOCK).fetch_one(&mut conn).await? {
+            conn.close().await?;
             return Ok(None);
         }
-        let mut conn = conn.detach();
         sqlx::raw_sql(SESSION).execute(&mut conn).await?;
         Ok(Some(conn))
     }
