@@ -296,12 +296,19 @@ impl ClusterCollection {
         job: &ClaimedJob,
         cancel: &CancellationToken,
     ) -> Result<RunEnd, ChangeError> {
-        let (claim, time_slice) = (job.claim, TimeSlice::new(&self.queue, job, TIME_SLICE));
+        let claim = job.claim;
         let run = self.store.clusters().get(id).await?;
         let unclustered = self.store.clusters().count_unclustered(&scope_of(&run)).await?;
         if !self.store.clusters().resume(id, unclustered).await? {
             return Ok(RunEnd::Done);
         }
+        // Only before the first step, so that a build that fails is not repeated in each claim.
+        let is_first = run.looked == 0 && unclustered > 0;
+        if is_first && cancel.run_until_cancelled(self.prepare_index(&run)).await.is_none() {
+            return Ok(RunEnd::Snooze(Duration::ZERO));
+        }
+        // Begins after the preparation, which may take longer, so that a step follows it.
+        let time_slice = TimeSlice::new(&self.queue, job, TIME_SLICE);
         let mut after = Uuid::nil();
         loop {
             if cancel.is_cancelled() || time_slice.is_over().await {
@@ -320,6 +327,14 @@ impl ClusterCollection {
         tx.commit().await?;
         tracing::info!(collection = %run.collection_id, clustering = %id, "faces clustered");
         Ok(RunEnd::Settled)
+    }
+
+    /// Builds the index that the steps use, if it is missing. If this fails, the steps compare with
+    /// every face, which is much slower.
+    async fn prepare_index(&self, run: &Clustering) {
+        if let Err(error) = self.store.clusters().prepare_neighbours(&scope_of(run)).await {
+            tracing::warn!(%error, clustering = %run.id, "failed to build the search index for a clustering");
+        }
     }
 
     /// Processes the faces after `after` in the order of their ids, and records progress.

@@ -3,6 +3,7 @@
 
 mod analyze;
 mod budget;
+mod clustering_index;
 mod control;
 mod crawl;
 mod crawled_videos;

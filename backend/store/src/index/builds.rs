@@ -1,14 +1,15 @@
 //! Decides when the index of pgvector is built for the first time. Up to [`Config::exact_limit`]
 //! faces, searches are exact and no face is added to an index. Building the index once is also much
-//! cheaper than adding the same faces one by one, so a set that grows fast gets its index later.
+//! cheaper than adding the same faces one by one, so a set that grows fast gets its index later. A
+//! clustering of many faces builds it earlier; see [`FaceIndex::prepare_neighbours`].
 //!
+//! [`FaceIndex::prepare_neighbours`]: crate::index::FaceIndex::prepare_neighbours
 //! [`Config::exact_limit`]: crate::Config::exact_limit
 use crate::StoreError;
 use crate::index::Pgvector;
 use crate::index::pgvector::HnswIndex;
 use sqlx::PgPool;
 use std::collections::HashMap;
-use std::time::Instant;
 
 /// The index is not built while the number of faces grows by more than this part of
 /// [`crate::Config::exact_limit`] between two calls of [`IndexBuilds::run_due`].
@@ -46,10 +47,7 @@ impl IndexBuilds {
         let mut built = Vec::new();
         for index in self.pgvector.indexes().await? {
             if !index.complete && self.is_due(&index).await? {
-                let started = Instant::now();
                 if self.pgvector.build_missing(index.model_id).await? {
-                    let seconds = started.elapsed().as_secs_f64();
-                    tracing::info!(model = index.model, seconds, "built the search index");
                     built.push(index.model);
                 }
             } else if index.building {

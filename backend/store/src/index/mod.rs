@@ -96,6 +96,17 @@ pub trait FaceIndex: fmt::Debug + Send + Sync {
     /// order of the ids of the face and its neighbour.
     async fn neighbours(&self, query: &Neighbours<'_>) -> Result<Vec<Pair>, StoreError>;
 
+    /// Makes the index of a model ready for [`Self::neighbours`] of many faces, if this is useful.
+    /// Look-ups work in any case. May take hours. The caller can cancel the call, and a later call
+    /// repeats the work. By default, this does nothing.
+    ///
+    /// # Errors
+    /// Fails with the database's error.
+    async fn prepare_neighbours(&self, model: i32) -> Result<(), StoreError> {
+        let _ = model;
+        Ok(())
+    }
+
     /// Returns all faces that `conn` can see and that are at least as similar as the threshold. The
     /// result may contain other faces too, but it must not omit any of these, because an erasure
     /// uses it. It is ordered by id.

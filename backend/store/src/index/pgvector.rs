@@ -9,7 +9,7 @@ use crate::index::EmbeddingModel;
 use crate::index::scope::Access;
 use crate::{StoreError, index};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Postgres, QueryBuilder, Row, Transaction};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Parameters of the HNSW index: the number of links per face and layer, and the number of
 /// candidates considered when a face is added. They are pgvector's `m` and `ef_construction`, by
@@ -126,6 +126,17 @@ impl FaceIndex for Pgvector {
         Ok(index::sort_pairs(pairs))
     }
 
+    /// Builds the index if it is missing, because this costs much less than to compare each of many
+    /// faces with every face. Does nothing during a bulk load of the model. Waits until no other
+    /// process builds or drops an index.
+    async fn prepare_neighbours(&self, model: i32) -> Result<(), StoreError> {
+        if self.missing(model).await?.is_some() {
+            let conn = self.lock().await?;
+            self.build_missing_locked(conn, model).await?;
+        }
+        Ok(())
+    }
+
     /// Compares with every face, because the HNSW index is approximate.
     async fn all_similar(
         &self,
@@ -239,17 +250,32 @@ impl Pgvector {
     /// # Errors
     /// Fails with the database's error. The next call builds the index.
     pub(crate) async fn build_missing(&self, model: i32) -> Result<bool, StoreError> {
-        let Some(mut conn) = self.try_lock().await? else { return Ok(false) };
+        match self.try_lock().await? {
+            Some(conn) => self.build_missing_locked(conn, model).await,
+            None => Ok(false),
+        }
+    }
+
+    /// Builds the index of a model in a session with the lock, and releases the lock.
+    async fn build_missing_locked(&self, mut conn: PgConnection, model: i32) -> Result<bool, StoreError> {
         // Another process may have built the index, or begun the bulk load, before this one got the
         // lock.
-        let indexes = self.indexes().await?.into_iter();
-        let mut missing = indexes.filter(|index| !index.complete && !index.bulk_load);
-        let index = missing.find(|index| index.model_id == model);
+        let index = self.missing(model).await?;
         if let Some(index) = &index {
+            let started = Instant::now();
             build(&mut conn, model, index.dimensions).await?;
+            let seconds = started.elapsed().as_secs_f64();
+            tracing::info!(model = index.model, seconds, "built the search index");
         }
         unlock(conn).await?;
         Ok(index.is_some())
+    }
+
+    /// Returns the entry of a model in [`Self::indexes`] if searches cannot use its index, and no
+    /// bulk load of the model has begun.
+    async fn missing(&self, model: i32) -> Result<Option<HnswIndex>, StoreError> {
+        let mut indexes = self.indexes().await?.into_iter();
+        Ok(indexes.find(|index| index.model_id == model && !index.complete && !index.bulk_load))
     }
 
     /// Drops what an interrupted build of a model has left. Does nothing while a process builds or

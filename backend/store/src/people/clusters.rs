@@ -116,13 +116,30 @@ impl Clusters<'_> {
     ) -> Result<Vec<Pair>, StoreError> {
         let model = self.0.models().get(scope.model_id).await?;
         let scope = scope.faces();
+        let exact = !self.uses_index(&scope).await?;
+        let query = Neighbours { faces, scope: &scope, model: &model, limit, threshold, exact };
+        self.0.index.neighbours(&query).await
+    }
+
+    /// Makes the index of the model ready for look-ups of the neighbours of many faces, unless the
+    /// scope has so few faces that [`Self::neighbours`] does not use the index. May take hours. The
+    /// caller can cancel the call.
+    ///
+    /// # Errors
+    /// Fails with the database's error. [`Self::neighbours`] then works without the index.
+    pub async fn prepare_neighbours(self, scope: &ClusterScope) -> Result<(), StoreError> {
+        match self.uses_index(&scope.faces()).await? {
+            true => self.0.index.prepare_neighbours(scope.model_id).await,
+            false => Ok(()),
+        }
+    }
+
+    async fn uses_index(self, scope: &FaceScope) -> Result<bool, StoreError> {
         let mut count = QueryBuilder::<Postgres>::new("select count(*) from (select 1 from faces f where ");
         scope.push(&mut count, Access::All);
         count.push(" limit ").push_bind(MAX_EXACT_FACES + 1).push(") scope");
         let face_count: i64 = count.build_query_scalar().fetch_one(&self.0.pool).await?;
-        let exact = face_count <= MAX_EXACT_FACES;
-        let query = Neighbours { faces, scope: &scope, model: &model, limit, threshold, exact };
-        self.0.index.neighbours(&query).await
+        Ok(face_count > MAX_EXACT_FACES)
     }
 
     /// Returns the subjects of the faces, then the faces without a subject, both ordered by id.
