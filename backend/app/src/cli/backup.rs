@@ -61,10 +61,10 @@ pub(super) async fn backup(settings: &Settings, args: BackupArgs) -> anyhow::Res
     Ok(Exit::from_counts(1, usize::try_from(missing).unwrap_or(usize::MAX)))
 }
 
-/// Writes the backup. The database is dumped first. The service stores a blob before the row that
-/// refers to it, so all blobs to which the dump refers exist when blobs are copied, except those of
-/// images that lost a face or were deleted in the meantime. The deletion log is written last, so
-/// that it contains everything that was deleted in the meantime.
+/// Writes the backup. The database is dumped first. The service stores a blob before its row, so
+/// all blobs of the dump exist when they are copied. Exceptions are images that were deleted or
+/// lost a face since the dump. The deletion log is written last, so that it contains everything
+/// that was deleted in the meantime.
 async fn write_backup(
     settings: &Settings,
     database: &Database,
@@ -75,7 +75,7 @@ async fn write_backup(
     output::create_private_folder(folder)
         .with_context(|| format!("cannot create the folder {}", folder.display()))?;
     let mut report = BackupReport::default();
-    // Files that moved after the dump would be missing where it refers to them.
+    // The dump contains the keys of files, so no file may move before it is copied.
     let _unmoved = database.store.blobs().prevent_moves().await?;
     if !args.only_erasures && !args.without_database {
         report.database_bytes = Some(dump_database(settings, database, folder).await?);

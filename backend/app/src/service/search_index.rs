@@ -19,11 +19,11 @@ use uuid::Uuid;
 pub const CHANGES_PER_STEP: i64 = 1_000;
 /// Time between two steps while no change is left.
 pub const IDLE_PAUSE: Duration = Duration::from_millis(200);
-/// Time between two checks whether an index of pgvector must be built. Enough faces must be stored
-/// in it to tell whether their number grows fast.
+/// Time between two checks whether an index of pgvector must be built. It is long enough to see
+/// whether the number of faces grows fast.
 const BUILDS_INTERVAL: Duration = Duration::from_secs(300);
-/// Maximum time between two attempts to build an index. It doubles with each failure, because a
-/// build of millions of faces can fail after hours, for example if the disk is full.
+/// Maximum time between two attempts to build an index. The time doubles with each failure, because
+/// a build of millions of faces can fail after hours, for example if the disk is full.
 const MAX_BUILDS_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 /// Time after a failed step. It doubles with each further failure, up to the maximum.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);

@@ -115,7 +115,7 @@ pub(crate) fn new_face(face: &AnalyzedFace, model_id: i32, parts: NewFaceParts) 
 const THUMBNAIL_SIDE: u32 = 320;
 const THUMBNAIL_QUALITY: u8 = 80;
 const CROP_QUALITY: u8 = 90;
-/// Number of blobs of one part of a video that are written concurrently.
+/// Number of blobs of a segment of a video that are written concurrently.
 const WRITES_IN_FLIGHT: usize = 8;
 
 #[derive(Default)]

@@ -302,12 +302,13 @@ impl ClusterCollection {
         if !self.store.clusters().resume(id, unclustered).await? {
             return Ok(RunEnd::Done);
         }
-        // Only before the first step, so that a build that fails is not repeated in each claim.
+        // A failed build must not be repeated in each claim, so only the first step triggers one.
         let is_first = run.looked == 0 && unclustered > 0;
         if is_first && cancel.run_until_cancelled(self.prepare_index(&run)).await.is_none() {
             return Ok(RunEnd::Snooze(Duration::ZERO));
         }
-        // Begins after the preparation, which may take longer, so that a step follows it.
+        // The build can take longer than a time slice. The slice begins after it, so at least one
+        // step runs.
         let time_slice = TimeSlice::new(&self.queue, job, TIME_SLICE);
         let mut after = Uuid::nil();
         loop {

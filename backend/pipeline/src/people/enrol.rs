@@ -188,8 +188,8 @@ impl Enrolment {
             .add_enrolment_source(tx.conn(), image, subject, request_url.as_deref(), final_url.as_deref())
             .await?;
         face_store.keep_blobs(&mut tx, &[blobs]).await?;
-        // A face that is added to a stored image uses two files of its blob, or none if the face is
-        // stored already. Recording the blob removes the others.
+        // Of the blob just written, a stored image uses only the crop and chip of the new face, or
+        // nothing. The deletion after the commit removes the other files.
         let partly_unused = if is_new { Vec::new() } else { blobs.keys() };
         store.blobs().record_deletions(tx.conn(), partly_unused.clone()).await?;
         tx.commit().await?;

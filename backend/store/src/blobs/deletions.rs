@@ -70,9 +70,9 @@ impl BlobKeys<'_> {
         .await?)
     }
 
-    /// Deletes those of the recorded blobs that no row refers to. Of a blob with several files, the
-    /// files that rows refer to are then kept in a new blob. Returns the number of deleted blobs.
-    /// Call it after the commit that recorded them. Blobs that cannot be deleted remain recorded.
+    /// Deletes those of the recorded blobs that no row refers to. If rows still use some files of a
+    /// blob, first writes those files to a new blob. Returns the number of deleted blobs. Call it
+    /// after the commit that recorded them. Blobs that cannot be deleted remain recorded.
     ///
     /// # Errors
     /// Fails with the errors of the database and of the blob store. If single blobs cannot be
@@ -93,8 +93,9 @@ impl BlobKeys<'_> {
     }
 
     /// Deletes those of the blobs that no row refers to. Each comes with the time at which it was
-    /// recorded. Returns their number, and the blobs of which rows use single parts. With
-    /// `is_rewritten`, these rows use all parts.
+    /// recorded. Returns their number, and the blobs that must be rewritten because rows may use
+    /// only some parts. With `is_rewritten`, assumes that rows use all parts of the others, and
+    /// returns none.
     async fn delete_unreferenced(
         self,
         blobs: &Blobs,
@@ -192,8 +193,8 @@ impl BlobKeys<'_> {
         Ok(deleted_count)
     }
 
-    /// Records blobs that no row refers to for deletion, or blobs with several files of which rows
-    /// use only some.
+    /// Records for deletion: blobs that no row refers to, and blobs of which rows use only some
+    /// files.
     pub async fn record_deletions(
         self,
         conn: &mut PgConnection,

@@ -25,7 +25,7 @@ static REWRITES: Semaphore = Semaphore::const_new(MAX_CONCURRENT_REWRITES);
 /// Maximum number of attempts to rewrite the blob of an image that other transactions change.
 const MAX_ATTEMPTS: usize = 5;
 
-/// A file in the blob store.
+/// A file in a blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlobPart {
     pub key: String,
@@ -95,8 +95,8 @@ impl ImageParts {
     }
 }
 
-/// Where the crop and the chip of a stored face are. `parts_key` is the blob of the image, unless
-/// the row was read without its image: it is then only set for a face with its own blob.
+/// Where the crop and the chip of a stored face are. `parts_key` is the blob that contains them. It
+/// is `None` if the row was read without its image and the face has no own blob.
 #[derive(Clone, Debug, Default, PartialEq, Eq, FromRow)]
 pub struct FaceParts {
     parts_key: Option<String>,
@@ -168,7 +168,7 @@ struct FaceRow {
     parts: FaceParts,
 }
 
-/// The places of all files of an image, as its rows contain them.
+/// The locations of all files of an image, as its rows contain them.
 #[derive(PartialEq)]
 struct Places {
     image: ImageParts,
@@ -201,8 +201,8 @@ impl Places {
         self.image.keys().chain(self.faces.iter().flat_map(|face| face.parts.keys())).collect()
     }
 
-    /// Returns the number of bytes of the image's blob that rows refer to, if they refer to nothing
-    /// else and leave no gap.
+    /// Returns the number of bytes that rows use at the start of the image's blob. Returns `None`
+    /// if they leave a gap or use another blob.
     fn used_without_gap(&self) -> Option<u64> {
         let mut used = self.image.thumbnail_bytes?;
         if self.image.thumbnail_key.is_some() {
@@ -272,7 +272,8 @@ impl BlobKeys<'_> {
     /// whose blobs are missing stay where they were.
     ///
     /// # Errors
-    /// Fails with the errors of the database. Images that were moved stay moved.
+    /// Fails with the errors of the database, and of [`Self::delete`]. Images that were moved stay
+    /// moved.
     pub async fn move_separate_files(
         self,
         blobs: &Blobs,
@@ -319,8 +320,8 @@ impl BlobKeys<'_> {
         Ok((moved, last))
     }
 
-    /// Prevents that files move to other blobs, until the result is dropped. A backup uses it,
-    /// because it copies the blobs after the rows.
+    /// Prevents [`Self::move_separate_files`] until the returned transaction ends. A backup calls
+    /// it, because it copies the blobs after the rows.
     pub async fn prevent_moves(self) -> Result<Tx, StoreError> {
         let mut lock = self.0.begin().await?;
         sqlx::query("set local idle_in_transaction_session_timeout = 0").execute(lock.conn()).await?;
@@ -340,7 +341,7 @@ impl BlobKeys<'_> {
             match retried("rewrite_blob", || self.rewrite_once(&blobs, image)).await? {
                 Rewrite::Done(unused) => return Ok(Some(unused)),
                 Rewrite::Missing => {
-                    tracing::warn!(%image, "the blob of an image is missing, and is not rewritten");
+                    tracing::warn!(%image, "blob of an image is missing; not rewritten");
                     return Ok(None);
                 }
                 Rewrite::Changed => {}
@@ -401,8 +402,7 @@ impl Content {
         i32::try_from(self.0.len()).unwrap_or(i32::MAX)
     }
 
-    /// Appends a range of a blob and returns its length. A range outside of a damaged blob becomes
-    /// empty.
+    /// Appends a range of a blob and returns its length. Appends nothing if the blob is too short.
     fn append(&mut self, blob: &Bytes, part: Option<BlobPart>) -> i32 {
         let Some(part) = part else { return 0 };
         let bytes = match part.range {
@@ -494,7 +494,7 @@ async fn set_places(
             changed.iter().map(|face| face.parts.$name).collect::<Vec<_>>()
         };
     }
-    // All files of a changed face are in the blob of its image.
+    // A changed face has no file outside the blob of its image.
     sqlx::query(
         "update faces f set parts_key = null, parts_offset = n.parts_offset, crop_bytes = n.crop_bytes,
                             chip_bytes = n.chip_bytes, crop_key = null, chip_key = null

@@ -137,7 +137,7 @@ async fn open_engine(settings: &Settings) -> anyhow::Result<Option<Arc<dyn Vecto
     Ok(Some(engine))
 }
 
-/// Fails unless searches can use the index of each model that they need.
+/// Fails if searches need the index of a model and cannot use it.
 async fn check_indexes(settings: &Settings, store: &Store, indexes: &[HnswIndex]) -> anyhow::Result<()> {
     let used = settings.storage.search_index;
     let sets = search_index::sets(store).await?;
@@ -147,7 +147,10 @@ async fn check_indexes(settings: &Settings, store: &Store, indexes: &[HnswIndex]
                 let limit = settings.storage.search_exact_limit;
                 let pgvector = Pgvector::new(store.pool().clone());
                 let is_exact = pgvector.count_faces(index.model_id, limit + 1).await? <= limit;
-                (index.complete || is_exact, "the service builds it, or `facecrawl index rebuild`")
+                (
+                    index.complete || is_exact,
+                    "wait until the service has built it, or run `facecrawl index rebuild`",
+                )
             }
             SearchIndex::Qdrant => (
                 search_index::is_serving(&sets, used, index.model_id),
