@@ -105,7 +105,7 @@ async fn deleted_face_leaves_no_bytes_and_others_stay_readable() {
     let (key, image, [first, second]) = world.image(world.default, 1).await;
     assert_eq!(world.crop_and_chip(first).await, (some(FACES[0].0), some(FACES[0].1)));
     let keys = world.store.commit(async |tx| world.store.faces().delete(tx.conn(), first).await).await;
-    assert_eq!(keys, [key.clone()]);
+    assert_eq!(keys, std::slice::from_ref(&key));
     assert_eq!(world.store.blobs().delete(&world.blobs, &keys).await.unwrap(), 1);
 
     assert!(!world.blobs.exists(&key).await.unwrap());
@@ -290,7 +290,9 @@ async fn face_with_own_blob_joins_blob_of_image() {
     let third = NewFace { parts: Some(parts), ..fixture::face(&world.model, vec![0.0, 0.0, 1.0, 0.0]) };
     let store = &world.store;
     store
-        .commit(async |tx| store.faces().insert(tx.conn(), world.default, image, &[third.clone()]).await)
+        .commit(async |tx| {
+            store.faces().insert(tx.conn(), world.default, image, std::slice::from_ref(&third)).await
+        })
         .await;
     let files_of_third = (some(b"<third crop>"), some(b"<third chip>"));
     assert_eq!(world.crop_and_chip(third.id).await, files_of_third);
