@@ -76,7 +76,10 @@ async fn write_backup(
         .with_context(|| format!("cannot create the folder {}", folder.display()))?;
     let mut report = BackupReport::default();
     // The dump contains the keys of files, so no file may move before it is copied.
-    let _unmoved = database.store.blobs().prevent_moves().await?;
+    let _unmoved = match args.only_erasures {
+        true => None,
+        false => Some(database.store.blobs().prevent_moves().await?),
+    };
     if !args.only_erasures && !args.without_database {
         report.database_bytes = Some(dump_database(settings, database, folder).await?);
     }

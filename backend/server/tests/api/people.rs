@@ -240,7 +240,7 @@ async fn enrolled_person_is_found_by_search() {
 async fn repeated_enrolment_does_not_store_deleted_face_again() {
     let app = fixture_app().await;
     let ada = create_named_subject(&app, "Ada").await;
-    let enrolled = enrol(&app, &ada, "ada_and_ben.jpg", "?face_index=0").await;
+    let enrolled = enrol(&app, &ada, "ada_and_ben.jpg", "?face_index=0&force=true").await;
     let enrolled = enrolled["faces"][0].text("face_id");
     let faces = app.get_ok("/faces").await;
     let other = faces.list("faces").iter().map(|face| face.text("id")).find(|id| *id != enrolled).unwrap();
@@ -251,7 +251,7 @@ async fn repeated_enrolment_does_not_store_deleted_face_again() {
     let (kept, deleted) = (chip(enrolled).await, chip(other).await);
     assert_eq!(app.delete(&format!("/faces/{other}")).await.status(), StatusCode::NO_CONTENT);
 
-    let repeated = enrol(&app, &ada, "ada_and_ben.jpg", "?face_index=0").await;
+    let repeated = enrol(&app, &ada, "ada_and_ben.jpg", "?face_index=0&force=true").await;
     assert_eq!(repeated["faces"][0]["face_id"], enrolled);
     let blobs = testing::files_below(app.blob_folder.path());
     assert_eq!(blobs.len(), 1, "{blobs:?}");

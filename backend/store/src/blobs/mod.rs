@@ -179,14 +179,14 @@ impl Blobs {
                 "the kind {kind:?} or the extension {extension:?} of a blob is invalid: 1 to 16 characters of a-z and 0-9 are allowed"
             )));
         }
-        let key = Self::key_of(kind, extension, &bytes);
+        let key = Self::key_of(kind, extension, &Sha256::digest(&bytes).into());
         self.put_as(&key, bytes).await?;
         Ok(key)
     }
 
-    /// Returns the key under which [`Self::put`] stores `bytes`.
-    pub(super) fn key_of(kind: &str, extension: &str, bytes: &[u8]) -> String {
-        let sha256 = hex::encode(Sha256::digest(bytes));
+    /// Returns the key under which [`Self::put`] stores content with this SHA-256.
+    pub(super) fn key_of(kind: &str, extension: &str, sha256: &[u8; 32]) -> String {
+        let sha256 = hex::encode(sha256);
         format!("{kind}/{}/{sha256}.{extension}", &sha256[..2])
     }
 
@@ -267,8 +267,7 @@ impl Blobs {
         sha256: &[u8; 32],
         file: &mut (impl AsyncRead + Unpin),
     ) -> Result<String, StoreError> {
-        let sha256 = hex::encode(sha256);
-        let key = format!("{kind}/{}/{sha256}.{extension}", &sha256[..2]);
+        let key = Self::key_of(kind, extension, sha256);
         let mut writer = self.writer(&key).await?;
         let (mut piece, mut unchecked_bytes) = (vec![0; PIECE_BYTES], 0);
         let result = async {

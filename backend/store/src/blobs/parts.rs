@@ -9,6 +9,7 @@ use crate::store::BlobKeys;
 use crate::{Blobs, StoreError, Tx};
 use bytes::{Bytes, BytesMut};
 use futures::stream::{self, StreamExt, TryStreamExt};
+use sha2::{Digest, Sha256};
 use sqlx::{FromRow, PgConnection};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -449,26 +450,27 @@ async fn remaining_files(blobs: &Blobs, old: &Places) -> Result<Option<(Bytes, P
             [None, None] => FaceParts::default(),
             found => {
                 let offset = content.len();
-                let mut lengths = files.into_iter().zip(found).map(|(file, blob)| match blob.flatten() {
+                let lengths = files.into_iter().zip(found).map(|(file, blob)| match blob.flatten() {
                     Some(blob) => content.append(blob, file),
                     None => 0,
                 });
-                let (crop_bytes, chip_bytes) = (lengths.next(), lengths.next());
-                FaceParts { parts_offset: Some(offset), crop_bytes, chip_bytes, ..FaceParts::default() }
+                match lengths.collect::<Vec<i32>>()[..] {
+                    [crop_bytes, chip_bytes] if content.len() > offset => FaceParts {
+                        parts_offset: Some(offset),
+                        crop_bytes: Some(crop_bytes),
+                        chip_bytes: Some(chip_bytes),
+                        ..FaceParts::default()
+                    },
+                    // The blob is damaged.
+                    _ => FaceParts::default(),
+                }
             }
         };
         faces.push(FaceRow { id: *id, parts });
     }
     let content = content.0.freeze();
-    if content.is_empty() {
-        let moved = faces.iter_mut().filter(|face| face.parts.parts_key.is_none());
-        moved.for_each(|face| {
-            face.parts.parts_offset.take().map_or((), |_| {
-                (face.parts.crop_bytes, face.parts.chip_bytes) = (None, None);
-            })
-        });
-    } else {
-        image.parts_key = Some(Blobs::key_of(KIND, EXTENSION, &content));
+    if !content.is_empty() {
+        image.parts_key = Some(Blobs::key_of(KIND, EXTENSION, &Sha256::digest(&content).into()));
         image.thumbnail_bytes = Some(thumbnail_bytes);
     }
     Ok(Some((content, Places { image, faces })))

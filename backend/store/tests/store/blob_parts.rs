@@ -190,7 +190,7 @@ async fn face_deleted_after_rewrite_of_shared_blob_is_removed_by_sweep() {
     let (copy, blobs) = (store.clone(), world.blobs.clone());
     let deletion = tokio::spawn(async move { copy.blobs().delete(&blobs, &keys).await });
     wait_for_waiting_lock(&world, "transactionid").await;
-    // It stops again before it looks whether the blob is still used.
+    // It stops again before it checks whether the blob is still used.
     let mut bucket = store.begin().await.unwrap();
     sqlx::query("select pg_advisory_xact_lock_shared($1, $2)")
         .bind(0x626c_6f62)
