@@ -25,5 +25,5 @@ pub use pace::Pace;
 pub use recipes::{Recipe, RecipeError, Recipes};
 pub use referrer::{Referrer, ReferrerPolicy};
 pub use robots::Robots;
-pub use scope::Scope;
+pub use scope::{Scope, SeedIndex};
 pub use sitemap::Sitemap;

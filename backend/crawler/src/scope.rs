@@ -1,4 +1,5 @@
 //! Decides which pages a crawl includes.
+use std::collections::HashMap;
 use url::{Host, Url};
 
 /// The scope of a crawl. Pages must be inside the scope; images may be anywhere.
@@ -31,6 +32,43 @@ impl Scope {
                 seeds.iter().any(|seed| same_host(seed, url)) || allow.iter().any(|e| matches_entry(e, url))
             }
         }
+    }
+
+    /// Returns the name that `contains` requires to be equal for a seed and a URL.
+    fn compared_name(self, url: &Url) -> Option<&str> {
+        match self {
+            Self::Domain => domain(url),
+            Self::Host | Self::Prefix | Self::List => host_without_www(url),
+        }
+    }
+}
+
+/// The seeds of a crawl, by the name that its scope compares.
+///
+/// A page has many links, so a crawl of a thousand hosts should not compare each of them with each
+/// seed.
+#[derive(Debug)]
+pub struct SeedIndex {
+    scope: Scope,
+    seeds: HashMap<String, Vec<Url>>,
+}
+
+impl SeedIndex {
+    /// Omits seeds without a host. No URL matches them.
+    pub fn new(scope: Scope, seeds: impl IntoIterator<Item = Url>) -> Self {
+        let mut by_name: HashMap<String, Vec<Url>> = HashMap::new();
+        for seed in seeds {
+            if let Some(name) = scope.compared_name(&seed) {
+                by_name.entry(name.to_owned()).or_default().push(seed);
+            }
+        }
+        Self { scope, seeds: by_name }
+    }
+
+    /// Returns the same as [`Scope::contains`] with all seeds.
+    pub fn contains(&self, allow: &[String], url: &Url) -> bool {
+        let seeds = self.scope.compared_name(url).and_then(|name| self.seeds.get(name));
+        self.scope.contains(seeds.map_or(&[], Vec::as_slice), allow, url)
     }
 }
 
@@ -95,10 +133,13 @@ mod tests {
     fn check(scope: Scope, seed: &str, allow: &str, inside: &str, outside: &str) {
         let seeds = [crate::urls::parse(seed).unwrap()];
         let allow: Vec<String> = allow.split(' ').map(str::to_owned).collect();
+        let other = crate::urls::parse("http://seed.invalid:8080/a/").unwrap();
+        let index = SeedIndex::new(scope, seeds.iter().cloned().chain([other]));
         for (urls, expected) in [(inside, true), (outside, false)] {
             for text in urls.split_ascii_whitespace() {
                 let url = crate::urls::parse(text).unwrap();
                 assert_eq!(scope.contains(&seeds, &allow, &url), expected, "{scope:?} {seed} {text}");
+                assert_eq!(index.contains(&allow, &url), expected, "{scope:?} {seed} {text}");
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::domain::jobs::PageJob;
 use crate::domain::{ChangeError, Row, RowEnd, check_live, count_outcome, profile_of};
 use crate::{CrawlOptions, Crawls, FaceStore, crawls};
 use crawler::fetch::Download;
-use crawler::{FetchError, Fetched, Fetcher, HopPolicy, Request, Scope, Validators, urls};
+use crawler::{FetchError, Fetched, Fetcher, HopPolicy, Request, Scope, SeedIndex, Validators, urls};
 use domain::{CrawlState, Reason, Unprocessed};
 use queue::{ClaimedJob, Queue, QueueError, RunEnd};
 use std::collections::HashMap;
@@ -47,7 +47,7 @@ pub(crate) struct Context {
 pub(crate) struct CrawlView {
     pub(crate) crawl: Crawl,
     pub(crate) options: CrawlOptions,
-    pub(crate) seeds: Vec<Url>,
+    seeds: SeedIndex,
     /// The collection's own quality profile, if it is set.
     pub(crate) quality_profile: Option<Profile>,
 }
@@ -234,10 +234,12 @@ impl Context {
             Err(StoreError::NotFound { .. }) => return Err(JobError::CrawlEnded),
             collection => collection?,
         };
+        let options: CrawlOptions = serde_json::from_value(crawl.options.clone())
+            .map_err(|error| JobError::failed(Reason::BadOptions, error))?;
+        let seeds = crawl.seeds.iter().filter_map(|seed| Url::parse(seed).ok());
         let view = Arc::new(CrawlView {
-            options: serde_json::from_value(crawl.options.clone())
-                .map_err(|error| JobError::failed(Reason::BadOptions, error))?,
-            seeds: crawl.seeds.iter().filter_map(|seed| Url::parse(seed).ok()).collect(),
+            seeds: SeedIndex::new(options.scope, seeds),
+            options,
             quality_profile: profile_of(&collection),
             crawl,
         });
@@ -402,7 +404,7 @@ impl<'a> FetchPolicy<'a> {
 /// redirected.
 pub(crate) fn in_scope(view: &CrawlView, redirected_seed: Option<&Url>, url: &Url) -> bool {
     let (scope, allow) = (view.options.scope, &view.options.allow);
-    scope.contains(&view.seeds, allow, url)
+    view.seeds.contains(allow, url)
         || redirected_seed
             .is_some_and(|redirected_seed| scope.contains(std::slice::from_ref(redirected_seed), allow, url))
 }

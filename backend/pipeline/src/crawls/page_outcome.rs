@@ -93,8 +93,8 @@ impl Rules {
 }
 
 /// Computes the outcome of an HTML page. `sitemaps` are the sitemaps of its host if the page is a
-/// seed. Compares up to 10,000 links with up to 10,000 seeds. Do not call this function or
-/// [`from_sitemap`] on a thread of the async runtime.
+/// seed. A page has up to 10,000 links, so do not call this function or [`from_sitemap`] on a
+/// thread of the async runtime.
 pub(crate) fn from_page(rules: &Rules, fetched: Fetched, page: Page, sitemaps: Vec<Url>) -> PageOutcome {
     let Rules { view, job, .. } = rules;
     let mentions = page.addresses().map(str::to_owned).collect();
