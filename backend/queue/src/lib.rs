@@ -20,4 +20,4 @@ pub use groups::Groups;
 pub use inspect::{Jobs, KindReport, QueueReport, QueueStats};
 pub use job::{Claim, ClaimedJob, JobRow, JobState, NewJob};
 pub use queue::{CHANNEL, Config, Queue, QueueError};
-pub use runner::{Concurrency, Handler, RunEnd, Runner, RunnerConfig, outside_slot};
+pub use runner::{Concurrency, Handler, RunEnd, Runner, RunnerConfig, only_outside_slot, outside_slot};

@@ -14,7 +14,7 @@ mod telemetry;
 use crate::{ClaimedJob, Queue};
 use active_claims::ActiveClaims;
 use slots::Slots;
-pub use slots::outside_slot;
+pub use slots::{only_outside_slot, outside_slot};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;

@@ -396,6 +396,19 @@ pub async fn outside_slot<F: Future>(wait: F) -> F::Output {
     output
 }
 
+/// Works like [`outside_slot`], but returns `None` without waiting if the run would keep its slot.
+/// Outside of a runner it always waits.
+pub async fn only_outside_slot<F: Future>(wait: F) -> Option<F::Output> {
+    let outside = match SLOT.try_with(RunSlot::clone) {
+        Ok(slot) if slot.slots.leave_slot(&slot.kind, slot.tenant) => Some(OutsideRun(slot)),
+        Ok(_) => return None,
+        Err(_) => None,
+    };
+    let output = wait.await;
+    drop(outside);
+    Some(output)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,7 @@
 //! Tests that tenants share a worker's slots.
 use crate::runner::{Worker, handler_fn};
 use crate::support::{Fixture, SOON, page, soon, until};
-use queue::{Enqueued, NewJob, RunEnd, outside_slot};
+use queue::{Enqueued, NewJob, RunEnd, only_outside_slot, outside_slot};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
@@ -202,6 +202,32 @@ async fn job_waiting_outside_its_slot_lets_others_run() {
     let worker = Worker::start(&fixture.queue, &[("page", 1, handler)], SOON);
     fixture.until_ended(2).await;
     worker.stop().await;
+}
+
+#[testing::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_most_three_slots_of_tenant_wait_outside_one_slot() {
+    let fixture = Fixture::new().await;
+    fixture.enqueue(&[page(), page(), page(), page()]).await;
+    let gate = Arc::new(Semaphore::new(0));
+    let handler = handler_fn({
+        let gate = Arc::clone(&gate);
+        move |_, _| {
+            let gate = Arc::clone(&gate);
+            async move {
+                match only_outside_slot(gate.acquire()).await {
+                    Some(permit) => permit.unwrap().forget(),
+                    // The fourth job does not wait, so it ends the wait of the others.
+                    None => gate.add_permits(3),
+                }
+                RunEnd::Done
+            }
+        }
+    });
+    let worker = Worker::start(&fixture.queue, &[("page", 1, handler)], SOON);
+    fixture.until_ended(4).await;
+    worker.stop().await;
+    gate.add_permits(1);
+    assert!(only_outside_slot(gate.acquire()).await.is_some(), "outside of a runner it always waits");
 }
 
 fn job_id(job: &Enqueued) -> Uuid {

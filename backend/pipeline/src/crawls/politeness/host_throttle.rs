@@ -13,6 +13,7 @@ use crate::admission::places::RetryTimes;
 use crate::crawls::Config;
 use crawler::pace::{Bounds, Pace, RequestEnd};
 use crawler::{FetchError, HopPolicy, urls};
+use queue::{only_outside_slot, outside_slot};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -170,15 +171,18 @@ impl HostThrottle {
                 return Err(FetchError::Postponed(wait));
             }
             if wait <= SHORT_WAIT {
-                tokio::time::sleep(wait).await;
+                outside_slot(tokio::time::sleep(wait)).await;
                 continue;
             }
             // One job waits here, so that the host's next permit is used. The others return to the
-            // queue, so that jobs of other hosts can run.
+            // queue, so that jobs of other hosts can run. No job waits in its slot: if there are
+            // more hosts than slots, all slots would be occupied.
             let Some(_slot) = self.concurrency.reserve_wait_slot(host) else {
                 return Err(FetchError::Postponed(wait));
             };
-            tokio::time::sleep(wait).await;
+            if only_outside_slot(tokio::time::sleep(wait)).await.is_none() {
+                return Err(FetchError::Postponed(wait));
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use crate::crawls::Config;
 use crawler::fetch::{ConnectError, Kind};
 use crawler::{FetchError, Fetcher, Request, Robots};
 use domain::Reason;
+use queue::outside_slot;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -106,8 +107,12 @@ impl RobotsCache {
         let host = crawler::urls::host_key(url);
         let slot = self.slot(&host);
         let max_wait = self.config.max_permit_wait;
-        let mut entry =
-            tokio::time::timeout(max_wait, slot.lock()).await.map_err(|_| FetchError::Postponed(max_wait))?;
+        let mut entry = match slot.try_lock() {
+            Ok(entry) => entry,
+            Err(_) => outside_slot(tokio::time::timeout(max_wait, slot.lock()))
+                .await
+                .map_err(|_| FetchError::Postponed(max_wait))?,
+        };
         let now = Instant::now();
         if let Some(cached) = entry.as_ref().filter(|cached| cached.expires_at > now) {
             return cached.result.rules();
