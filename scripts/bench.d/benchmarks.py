@@ -11,6 +11,7 @@ import tomllib
 
 from common import MODELS, PEERS, ROOT, compact, draw, last_json, measure, medians, python, ratios, release, resident_mb, rounds, say, scratch, service, serving
 from cpu import Measured, own
+from hosts import crawl_hosts
 from packs import EQUAL, INSIGHTFACE_PACKAGES, SAME_MODELS, SCRAPY_PACKAGES, bench, link, link_models, link_pair, link_pictures, mix, programs, settings
 
 OPENVINO = ROOT / ".runtime/openvino/libonnxruntime.so"
@@ -27,7 +28,18 @@ def several(number):
 def crawl(arguments):
     """Measures pages and images per second of Scrapy's ImagesPipeline and of the crawler alone
     (`measure crawler`) on one local site. Both follow links, obey robots.txt and write images to
-    files, with 32 simultaneous requests and without a delay."""
+    files, with 32 simultaneous requests and without a delay.
+
+    With --hosts N, measures a crawl of the whole service over N hosts instead: pages of 16 to 31 KB
+    over TLS from names on loopback, with robots.txt, delays and a database, without images. Each
+    round runs the crawl with each number of --processes. Three quarters of
+    the hosts offer HTTP/2, a tenth set a Crawl-delay of twice --delay, and a third send an ETag.
+    `cpu_ms_per_page` has the processor time by part. `pages_per_core_second` divides the pages by
+    the processor seconds of the service and Postgres, without those of the server. The server
+    reports requests that came earlier than the delay of their host. Needs the right to mount a file
+    in a separate namespace (`unshare`), where the names resolve to 127.0.0.1."""
+    if arguments.hosts:
+        return crawl_hosts(arguments)
     peer, folder = python("crawl", SCRAPY_PACKAGES), release()
     total = arguments.pages * 10
     with scratch() as place:
@@ -51,7 +63,13 @@ def crawl(arguments):
     return {"images": total, "medians": medians(results, figures), "ratios": ratios(results, "images_per_second", [("crawler", "scrapy")])}
 
 
-crawl.options = {"pages": (100, "number of pages with ten images")} | several(3)
+crawl.options = {
+    "pages": (100, "number of pages with ten images; with --hosts, of all pages"),
+    "hosts": (0, "number of hosts of a crawl of the whole service; 0 measures the crawler alone"),
+    "delay": (1000, "with --hosts, CRAWL_DELAY_MS in milliseconds"),
+    "processes": ([1, 2], "with --hosts, numbers of processes on one database"),
+    "latency": (0, "with --hosts, time before each response in milliseconds"),
+} | several(3)
 
 
 class Crawled:

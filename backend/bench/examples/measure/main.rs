@@ -15,6 +15,7 @@ mod near;
 mod queue;
 mod search;
 mod serve_folder;
+mod serve_hosts;
 
 use clap::{Parser, Subcommand};
 
@@ -46,6 +47,8 @@ enum Measurement {
     Near(near::Arguments),
     /// Serves the images of a folder as a website until the process is stopped
     ServeFolder(serve_folder::Arguments),
+    /// Serves pages of many host names over TLS until standard input ends, and reports the requests
+    ServeHosts(serve_hosts::Arguments),
     /// Posts the images of a folder to a service on this machine
     Load(load::Arguments),
 }
@@ -62,6 +65,7 @@ async fn main() -> anyhow::Result<()> {
         Measurement::Accuracy(arguments) => accuracy::measure(arguments).await,
         Measurement::Near(arguments) => near::measure(arguments),
         Measurement::ServeFolder(arguments) => serve_folder::serve(arguments).await,
+        Measurement::ServeHosts(arguments) => serve_hosts::serve(arguments).await,
         Measurement::Load(arguments) => load::measure(arguments).await,
     };
     println!("{:#}", report?);

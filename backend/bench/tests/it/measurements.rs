@@ -1,7 +1,12 @@
 //! Tests the measurements with models without weights, and the simulation of crawls over many hosts
-//! (`examples/measure/frontier`) at a small size.
+//! (`examples/measure/frontier`) and the server of many hosts (`examples/measure/serve_hosts`) at a
+//! small size.
+#[path = "../../examples/measure/serve_hosts/server.rs"]
+mod server;
 #[path = "../../examples/measure/frontier/simulation.rs"]
 mod simulation;
+#[path = "../../examples/measure/serve_hosts/site.rs"]
+mod site;
 #[path = "../../examples/measure/frontier/world.rs"]
 mod world;
 
@@ -9,12 +14,21 @@ use bench::{
     BatchSearch, BenchImages, BenchTarget, Counters, Device, Plan, Process, Side, SideReport, compute_gain,
     draw_svg, measure,
 };
+use crawler::fetch::{AnyHop, Kind};
+use crawler::{Fetcher, Request, Robots, Roots, Scope, SeedIndex, extract_page};
 use inference::{Engine, Manifest, Operation, ResolvedPack};
 use pipeline::Analyzer;
 use serde_json::json;
+use server::Server;
 use simulation::Simulation;
-use std::collections::BTreeMap;
+use site::Sites;
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
 use testing::{TestDatabase, draw_face, fixture_pack};
+use tokio::net::TcpListener;
+use url::Url;
 use vision::{Frame, Limits};
 use world::Sizes;
 
@@ -213,4 +227,58 @@ async fn simulated_crawl_keeps_host_delays_without_losing_pages() {
     // This crawl of two hosts starts after the other crawls have filled their queues.
     let small = &report["crawls"][3]["first_wait"]["max"];
     assert!(small.as_f64().is_some_and(|seconds| seconds < 5.0), "{report:#}");
+}
+
+/// Resolves every name to 127.0.0.1.
+struct Loopback;
+
+#[async_trait::async_trait]
+impl crawler::guard::Lookup for Loopback {
+    async fn lookup(&self, _: &str) -> std::io::Result<Vec<IpAddr>> {
+        Ok(vec![Ipv4Addr::LOCALHOST.into()])
+    }
+}
+
+#[tokio::test]
+async fn server_of_many_hosts_serves_linked_pages_and_counts_early_requests() {
+    let (hosts, pages, delay) = (12, 30, Duration::from_millis(1));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let sites = Sites::new(hosts, pages, listener.local_addr().unwrap().port(), delay);
+    let seeds: Vec<String> = (0..hosts).map(|host| sites.url(host, 0)).collect();
+    let (server, authority) = Server::new(sites, Duration::ZERO).unwrap();
+    let server = Arc::new(server);
+    tokio::spawn(server.clone().serve(listener));
+    let config = crawler::Config {
+        allow_private: vec!["127.0.0.1/32".parse().unwrap()],
+        extra_roots: Roots::from_pem(authority.as_bytes()).unwrap(),
+        ..crawler::Config::default()
+    };
+    let fetcher = Fetcher::with_lookup(&config, Arc::new(Loopback));
+    let fetch =
+        async |url: &Url, kind| fetcher.fetch(Request::new(url.clone(), kind), &AnyHop).await.unwrap();
+
+    let mut queue: VecDeque<Url> = seeds.iter().map(|seed| seed.parse().unwrap()).collect();
+    let robots_url = queue[0].join("/robots.txt").unwrap();
+    let robots = fetch(&robots_url, Kind::Robots).await;
+    let robots = Robots::from_response(robots.status, &robots.body, fetcher.agent());
+    assert_eq!(robots.crawl_delay(), Some(delay * 2));
+    let index = SeedIndex::new(Scope::Host, queue.clone());
+    let mut visited: HashSet<Url> = queue.iter().cloned().collect();
+    while let Some(url) = queue.pop_front() {
+        let reply = fetch(&url, Kind::Page).await;
+        assert!((12_000..40_000).contains(&reply.body.len()), "{url}: {} bytes", reply.body.len());
+        let page = extract_page(&reply.body, &url, reply.content_type.as_deref(), fetcher.agent(), None);
+        assert!(page.images.is_empty() && robots.allows(&url), "{url}");
+        let inside = page.links.into_iter().map(|link| link.url).filter(|link| index.contains(&[], link));
+        queue.extend(inside.filter(|link| visited.insert(link.clone())));
+    }
+    assert_eq!(visited.len(), hosts * pages, "every page is linked");
+    // Immediate repetition comes earlier than the delay.
+    for _ in 0..20 {
+        fetch(&robots_url, Kind::Robots).await;
+    }
+    let report = server.report();
+    assert_eq!((&report["pages"], &report["other_requests"]), (&json!(hosts * pages), &json!(21)));
+    assert_eq!((&report["delays"][0]["hosts"], &report["delays"][1]["hosts"]), (&json!(10), &json!(2)));
+    assert!(report["delays"][1]["violations"].as_u64().unwrap() > 0, "{report}");
 }
