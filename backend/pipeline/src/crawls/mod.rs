@@ -6,6 +6,7 @@ pub(crate) mod image;
 pub(crate) mod job_error;
 pub(crate) mod page;
 pub(crate) mod page_outcome;
+mod page_storing;
 pub mod politeness;
 pub(crate) mod webhook;
 use crate::domain::jobs::{ImageJob, PageJob, VideoJob};

@@ -1,45 +1,42 @@
-//! Handles `scan_page`: fetches a page, sitemap or feed, adds its links and images to the ledgers,
-//! and enqueues their jobs. Scope and depth are applied in `page_outcome`.
+//! Handles `scan_page`: fetches and reads a page, sitemap or feed. Scope and depth are applied in
+//! `page_outcome`, and `page_storing` stores the result.
 use super::context::{
     Area, Context, CrawlView, FetchPolicy, NOT_MODIFIED, accept_incomplete, accepts_incomplete, count_saved,
     validators, visit_of,
 };
 use super::page_outcome::{self, PageOutcome, Rules, VisitChange};
+use super::page_storing::{PageStoring, ReadPage};
 use crate::admission::places::{FairSemaphore, Permit};
 use crate::crawls::job_error::JobError;
-use crate::domain::jobs::{ImageJob, PageJob, ShownOn, VideoJob};
-use crate::domain::{ChangeError, Row, VideoRequest, check_live, count_outcome, forget_jobs, jobs};
+use crate::domain::jobs::PageJob;
+use crate::domain::{Row, jobs};
 use crawler::fetch::Kind;
-use crawler::frontier::Yield;
-use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, frontier, hls, sitemap, urls};
-use domain::{ImageState, Reason, Unprocessed};
+use crawler::{FetchError, Fetched, Page, Request, extract, extract_page, hls, sitemap};
+use domain::{Reason, Unprocessed};
 use inference::Requester;
-use queue::{Claim, ClaimedJob, Handler, NewJob, RunEnd};
-use std::collections::{BTreeMap, HashSet};
+use queue::{Claim, ClaimedJob, Handler, RunEnd};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use store::crawls::Crawl;
 use store::crawls::http_cache::CachedPage;
-use store::crawls::ledger::{DirectoryYield, Ledger};
-use store::crawls::pages::{AdmittedUrl, PageResult};
-use store::{Store, StoreError, Tx, retried};
+use store::crawls::ledger::Ledger;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 use uuid::Uuid;
 
 /// Number of bytes at the beginning of a body that determine its kind.
 const DETECTION_BYTES: usize = 4 << 10;
-/// Detail of an image whose URL has no valid host name.
-const NO_HOST: &str = "the host name in the address is longer than allowed";
 
 pub(crate) struct ScanPage {
     context: Arc<Context>,
     sitemaps: SitemapPermits,
+    storing: PageStoring,
 }
 
 impl ScanPage {
     pub(crate) fn new(context: Arc<Context>) -> Self {
-        Self { context, sitemaps: SitemapPermits::default() }
+        let storing = PageStoring::new(context.clone());
+        Self { context, sitemaps: SitemapPermits::default(), storing }
     }
 }
 
@@ -52,14 +49,13 @@ impl Handler for ScanPage {
         };
         let row = Row::new(Ledger::Pages, page.page_id);
         let incomplete = accepts_incomplete(job.attempt, job.max_attempts);
-        let work = scan(&self.context, &self.sitemaps, &page, job.claim, incomplete);
+        let work = scan(self, &page, job.claim, incomplete);
         self.context.run_and_end(&job, page.crawl_id, row, cancel, work).await
     }
 }
 
 async fn scan(
-    context: &Context,
-    permits: &SitemapPermits,
+    ScanPage { context, sitemaps: permits, storing }: &ScanPage,
     job: &PageJob,
     claim: Claim,
     accepts_incomplete: bool,
@@ -115,7 +111,8 @@ async fn scan(
         };
         break (page.read(fetched, content).await?, read_permit);
     };
-    page.store(outcome, claim, &extractor).await
+    let page = ReadPage { job: job.clone(), claim, extractor, outcome, view };
+    Ok(storing.store(page).await?)
 }
 
 /// A page whose job is running.
@@ -219,135 +216,6 @@ impl PageScan<'_> {
         })
         .await
     }
-
-    /// Stores the new rows and their jobs, settles this row and completes this job.
-    async fn store(&self, outcome: PageOutcome, claim: Claim, extractor: &str) -> Result<(), JobError> {
-        let stored = retried("store_page", || self.store_once(&outcome, claim, extractor)).await?;
-        let forbidden = ImageState::Skipped.as_str();
-        (0..stored.forbidden_images)
-            .for_each(|_| count_outcome("image", forbidden, Some(&Reason::ForbiddenUrl)));
-        for (reason, count) in stored.links_left_out {
-            let left_out =
-                metrics::counter!("facecrawl_crawl_links_left_out_total", "reason" => reason.code());
-            left_out.increment(count.cast_unsigned());
-        }
-        let PageResult { state, reason, .. } = &outcome.result;
-        count_outcome("page", state.as_str(), reason.as_ref());
-        tracing::debug!(url = %self.job.url, jobs = stored.jobs, "page read");
-        Ok(())
-    }
-
-    async fn store_once(
-        &self,
-        outcome: &PageOutcome,
-        claim: Claim,
-        extractor: &str,
-    ) -> Result<StoredPage, ChangeError> {
-        let Self { context: Context { store, queue, .. }, view, job } = *self;
-        let PageOutcome {
-            sitemaps,
-            sitemap_depth,
-            images,
-            videos,
-            redirected_seed,
-            visit_change,
-            mentions,
-            shown_videos,
-            result,
-            ..
-        } = outcome;
-        let (mut pages, mut links_left_out) = (outcome.pages.clone(), outcome.left_out.clone());
-        let (crawl, collection, options) = (job.crawl_id, view.crawl.collection_id, &view.options);
-        let mut tx = store.begin().await?;
-        queue.complete(tx.conn(), claim).await?;
-        check_live(store, &mut tx, crawl, claim).await?;
-        let mut jobs: Vec<NewJob> = Vec::new();
-        if !sitemaps.is_empty() {
-            let admitted = store.ledger().admit_pages(tx.conn(), crawl, options.max_pages, sitemaps).await?;
-            let to_job = |row| {
-                let page = PageJob {
-                    sitemap: Some(*sitemap_depth),
-                    ..PageJob::new(crawl, row, redirected_seed.clone())
-                };
-                page.queue_job(collection, frontier::depth_priority(0))
-            };
-            jobs.extend(admitted.into_iter().map(to_job));
-        }
-        if let Some(budget) = options.max_pages_per_directory {
-            let over_budget;
-            (pages, over_budget) = store
-                .ledger()
-                .within_directory_budget(tx.conn(), crawl, budget, page_outcome::by_directory(pages))
-                .await?;
-            if over_budget > 0 {
-                links_left_out.insert(Reason::DirectoryFull, over_budget);
-            }
-        }
-        store.crawls().count_links_left_out(tx.conn(), crawl, &links_left_out).await?;
-        let (mut found_images, mut forbidden_images) = (0, 0);
-        if !images.is_empty() {
-            let admitted = store.ledger().admit_images(tx.conn(), crawl, options.max_images, images).await?;
-            let to_image_job = |row: AdmittedUrl| {
-                let policy = outcome.referrer_policies.get(&row.url).copied();
-                let shown_on = policy.map(|policy| ShownOn { page_id: job.page_id, policy });
-                ImageJob { shown_on, ..ImageJob::new(crawl, row, job.depth) }
-            };
-            // The queue rejects jobs with an invalid host name. The row of such an image is settled
-            // here, and the rest of the page is stored.
-            let (fetchable, unfetchable): (Vec<_>, Vec<_>) = admitted
-                .into_iter()
-                .map(to_image_job)
-                .partition(|image| urls::host_error(&image.url).is_none());
-            (found_images, forbidden_images) = (fetchable.len() as i64, unfetchable.len());
-            jobs.extend(fetchable.iter().map(|image| image.queue_job(collection)));
-            let unfetchable: Vec<Uuid> = unfetchable.iter().map(|image| image.image_url_id).collect();
-            store.ledger().skip_image_urls(tx.conn(), &unfetchable, Reason::ForbiddenUrl, NO_HOST).await?;
-        }
-        if !videos.is_empty() {
-            let request =
-                serde_json::to_value(VideoRequest::of_crawl(options)).expect("options are plain data");
-            let admitted = store
-                .crawled_videos()
-                .admit(tx.conn(), crawl, options.video_limits(), &request, videos)
-                .await?;
-            let to_job = |video_id| VideoJob { video_id }.fetch_job(collection);
-            jobs.extend(admitted.into_iter().map(to_job));
-        }
-        count_yield(store, &mut tx, crawl, &job.url, found_images).await?;
-        if !pages.is_empty() {
-            let admitted = store.ledger().admit_pages(tx.conn(), crawl, options.max_pages, &pages).await?;
-            let rows =
-                admitted.into_iter().map(|row| PageJob::new(crawl, row, redirected_seed.clone())).collect();
-            jobs.extend(page_jobs(store, &mut tx, &view.crawl, rows).await?);
-        }
-        store.ledger().settle_page(tx.conn(), job.page_id, result).await?;
-        match visit_change {
-            VisitChange::Unchanged => {}
-            VisitChange::Renewed => {
-                store.hosts().renew_cached_page(tx.conn(), crawl, job.url.as_str()).await?
-            }
-            VisitChange::Replaced(visit) => {
-                store
-                    .hosts()
-                    .cache_page(tx.conn(), crawl, job.url.as_str(), extractor, visit.as_ref())
-                    .await?;
-            }
-        }
-        store.erasures().clear_page_with_suppressed(tx.conn(), job.page_id, mentions, shown_videos).await?;
-        if let (Some(Reason::IsAnImage), Some(image)) = (&result.reason, &result.final_url) {
-            let suppressed =
-                store.erasures().erase_page_of_suppressed_image(tx.conn(), job.page_id, image).await?;
-            forget_jobs(queue, &mut tx, &suppressed).await?;
-        }
-        if let (Some(Reason::IsAVideo), Some(video)) = (&result.reason, &result.final_url) {
-            let suppressed =
-                store.erasures().erase_page_of_suppressed_video(tx.conn(), job.page_id, video).await?;
-            forget_jobs(queue, &mut tx, &suppressed).await?;
-        }
-        queue.enqueue(tx.conn(), &jobs).await?;
-        tx.commit().await?;
-        Ok(StoredPage { jobs: jobs.len(), forbidden_images, links_left_out })
-    }
 }
 
 /// Returns `true` if the URL looks like that of a sitemap or a feed, which may be larger than a
@@ -399,50 +267,6 @@ fn begins_like_markup(body: &[u8]) -> bool {
 /// Runs `work` on a blocking thread, because parsing takes milliseconds of CPU time.
 async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JobError> {
     tokio::task::spawn_blocking(work).await.map_err(|error| JobError::failed(Reason::ExtractPanicked, error))
-}
-
-struct StoredPage {
-    /// Number of new jobs.
-    jobs: usize,
-    /// Number of new images that cannot be fetched.
-    forbidden_images: usize,
-    /// Numbers of links that are not followed, by reason.
-    links_left_out: BTreeMap<Reason, i64>,
-}
-
-/// Counts a page that was read, and the `images` on it that were new to the crawl.
-async fn count_yield(
-    store: &Store,
-    tx: &mut Tx,
-    crawl: Uuid,
-    page: &Url,
-    images: i64,
-) -> Result<(), StoreError> {
-    let names = [urls::directory(page), urls::host_key(page)];
-    store.ledger().count_yield(tx.conn(), crawl, &names.each_ref().map(String::as_str), images).await
-}
-
-/// Returns the jobs of new pages, with the priorities derived from the current yields.
-async fn page_jobs(
-    store: &Store,
-    tx: &mut Tx,
-    crawl: &Crawl,
-    pages: Vec<PageJob>,
-) -> Result<Vec<NewJob>, StoreError> {
-    let names: Vec<String> =
-        pages.iter().flat_map(|page| [urls::directory(&page.url), urls::host_key(&page.url)]).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let yields = store.ledger().yields(tx.conn(), crawl.id, &names).await?;
-    let jobs = pages.iter().zip(yields.chunks_exact(2)).map(|(page, yields)| {
-        let priority = frontier::priority(page.depth, to_yield(yields[0]), to_yield(yields[1]));
-        page.queue_job(crawl.collection_id, priority)
-    });
-    Ok(jobs.collect())
-}
-
-fn to_yield(yields: DirectoryYield) -> Yield {
-    let count = |n: i64| n.max(0).unsigned_abs();
-    Yield { pages: count(yields.pages), images: count(yields.images) }
 }
 
 /// Time after which a job is retried if another job is fetching a large sitemap.

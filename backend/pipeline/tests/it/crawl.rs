@@ -333,3 +333,76 @@ async fn skips_page_with_too_long_redirect_url() {
     assert_eq!(progress.reasons, [(Reason::UrlTooLong, 1)].into());
     assert_eq!(site.count_requests(&path(2049)), 0);
 }
+
+/// Sets an index with links to `PAGES` pages. Each contains an image of its own and a common one.
+fn build_pages(site: &Site) {
+    let links: String = (0..PAGES).map(|n| format!("<a href=/p/{n}>{n}</a>")).collect();
+    site.set("/", Response::html(&links));
+    for n in 0..PAGES {
+        let next = (n + 1) % PAGES;
+        let page =
+            format!("<title>{n}</title><img src=/{n}.png><img src=/all.png><a href=/p/{next}>next</a>");
+        site.set(&format!("/p/{n}"), Response::html(&page));
+    }
+}
+
+const PAGES: i64 = 24;
+
+/// Records the number of pages that each statement settles. A slow statement lets other pages wait.
+const RECORD_SETTLED: &str = "create function record_settled() returns trigger language plpgsql as $$ begin
+    perform pg_sleep(0.03);
+    insert into settled_together select count(*) from settled;
+    return null;
+end $$";
+
+async fn crawl_pages(world: &World, site: &Site) {
+    build_pages(site);
+    let progress = world.complete_crawl(&[site.url("/")], fast()).await;
+    assert_eq!(counts(&progress.pages), counts_of([("fetched", PAGES + 1)]));
+    assert_eq!(counts(&progress.images), counts_of([("failed", PAGES + 1)]));
+    let query = "select count(distinct title) from pages where title is not null";
+    assert_eq!(world.number(query).await, PAGES, "each page keeps its own title");
+    // The counts of the host and of two directories.
+    let query = "select sum(pages_read)::bigint from crawl_directories";
+    assert_eq!(world.number(query).await, 2 * (PAGES + 1));
+    let query = "select sum(images_found)::bigint from crawl_directories";
+    assert_eq!(world.number(query).await, 2 * (PAGES + 1));
+    let query = "select count(*) from image_sources where page_url like '%/p/%'";
+    assert_eq!(world.number(query).await, 2 * PAGES, "each page is a source of its two images");
+}
+
+#[testing::test]
+async fn pages_that_wait_are_stored_together() {
+    let (world, site) = World::with_site().await;
+    world.execute("create table settled_together (pages bigint)").await;
+    world.execute(RECORD_SETTLED).await;
+    world
+        .execute(
+            "create trigger record_settled after update on pages referencing new table as settled
+                 for each statement execute function record_settled()",
+        )
+        .await;
+    crawl_pages(&world, &site).await;
+    assert!(world.number("select max(pages) from settled_together").await > 1);
+}
+
+#[testing::test]
+async fn pages_are_stored_alone_if_storing_together_fails() {
+    let (world, site) = World::with_site().await;
+    world
+        .execute(
+            "create function reject_several() returns trigger language plpgsql as $$ begin
+                 perform pg_sleep(0.03);
+                 if (select count(*) from settled) > 1 then raise exception 'only one'; end if;
+                 return null;
+             end $$",
+        )
+        .await;
+    world
+        .execute(
+            "create trigger reject_several after update on pages referencing new table as settled
+                 for each statement execute function reject_several()",
+        )
+        .await;
+    crawl_pages(&world, &site).await;
+}

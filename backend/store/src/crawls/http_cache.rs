@@ -33,6 +33,16 @@ pub struct CachedPage {
     pub mentions: Vec<String>,
 }
 
+/// A fetched page and its content, if it can be revalidated.
+#[derive(Clone, Copy, Debug)]
+pub struct PageVisit<'a> {
+    /// The requested URL.
+    pub url: &'a str,
+    /// Identifies the parser.
+    pub reader: &'a str,
+    pub page: Option<&'a CachedPage>,
+}
+
 /// A fetched image URL, the image that it returned, and the response if it can be revalidated.
 #[derive(Clone, Copy, Debug)]
 pub struct ImageVisit<'a> {
@@ -107,54 +117,79 @@ impl Hosts<'_> {
             .await?)
     }
 
-    /// Replaces the cached content of a page, or removes it if `page` is `None`.
-    pub async fn cache_page(
+    /// Replaces the cached content of pages. A visit without content removes the cached one. A URL
+    /// may appear once.
+    pub async fn cache_pages(
         self,
         conn: &mut PgConnection,
         crawl: Uuid,
-        url: &str,
-        reader: &str,
-        page: Option<&CachedPage>,
+        visits: &[PageVisit<'_>],
     ) -> Result<(), StoreError> {
-        let hash = url_hash(url);
-        let Some(CachedPage { response, content, mentions }) = page else {
+        // All transactions change the rows in the same order, which prevents deadlocks.
+        let mut visits = visits.to_vec();
+        visits.sort_by_key(|visit| url_hash(visit.url));
+        let removed = visits.iter().filter(|visit| visit.page.is_none()).map(|visit| url_hash(visit.url));
+        let removed: Vec<Uuid> = removed.collect();
+        if !removed.is_empty() {
             let statement = "delete from page_visits v using crawls c
-                          where c.id = $1 and v.collection_id = c.collection_id and v.url_hash = $2";
-            sqlx::query(statement).bind(crawl).bind(hash).execute(conn).await?;
+                          where c.id = $1 and v.collection_id = c.collection_id and v.url_hash = any($2)";
+            sqlx::query(statement).bind(crawl).bind(removed).execute(&mut *conn).await?;
+        }
+        let kept: Vec<(PageVisit<'_>, &CachedPage)> =
+            visits.into_iter().filter_map(|visit| Some((visit, visit.page?))).collect();
+        if kept.is_empty() {
             return Ok(());
-        };
+        }
+        macro_rules! column {
+            ($get:expr) => {
+                kept.iter().map(|(_, page)| *page).map($get).collect::<Vec<_>>()
+            };
+        }
         sqlx::query(
             "insert into page_visits (collection_id, url_hash, crawl_id, final_url, etag, last_modified, bytes, reader, content, mentions)
-             select collection_id, $2, id, $3, $4, $5, $6, $7, $8, $9 from crawls where id = $1
+             select c.collection_id, n.url_hash, c.id, n.final_url, n.etag, n.last_modified, n.bytes, n.reader, n.content, n.mentions::int[]
+             from unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::uuid[], $8::bytea[], $9::text[])
+                  as n (url_hash, final_url, etag, last_modified, bytes, reader, content, mentions)
+             join crawls c on c.id = $1
              on conflict (collection_id, url_hash) do update set crawl_id = excluded.crawl_id, final_url = excluded.final_url,
                  etag = excluded.etag, last_modified = excluded.last_modified, bytes = excluded.bytes, reader = excluded.reader,
                  content = excluded.content, mentions = excluded.mentions",
         )
         .bind(crawl)
-        .bind(hash)
-        .bind(without_nul(&response.final_url))
-        .bind(response.etag.as_deref().map(without_nul))
-        .bind(response.last_modified.as_deref().map(without_nul))
-        .bind(response.bytes)
-        .bind(url_hash(reader))
-        .bind(content)
-        .bind(short_hashes(mentions))
+        .bind(kept.iter().map(|(visit, _)| url_hash(visit.url)).collect::<Vec<Uuid>>())
+        .bind(column!(|page| without_nul(&page.response.final_url)))
+        .bind(column!(|page| page.response.etag.as_deref().map(without_nul)))
+        .bind(column!(|page| page.response.last_modified.as_deref().map(without_nul)))
+        .bind(column!(|page| page.response.bytes))
+        .bind(kept.iter().map(|(visit, _)| url_hash(visit.reader)).collect::<Vec<Uuid>>())
+        .bind(column!(|page| page.content.as_slice()))
+        .bind(column!(|page| array_literal(&short_hashes(&page.mentions))))
         .execute(conn)
         .await?;
         Ok(())
     }
 
-    /// Assigns the cached content of an unchanged page to this crawl.
-    pub async fn renew_cached_page(
+    /// Assigns the cached content of unchanged pages to this crawl.
+    pub async fn renew_cached_pages(
         self,
         conn: &mut PgConnection,
         crawl: Uuid,
-        url: &str,
+        urls: &[&str],
     ) -> Result<(), StoreError> {
-        let statement = "update page_visits v set crawl_id = c.id from crawls c
-                     where c.id = $1 and v.collection_id = c.collection_id and v.url_hash = $2";
-        let hash = url_hash(url);
-        sqlx::query(statement).bind(crawl).bind(hash).execute(conn).await?;
+        if urls.is_empty() {
+            return Ok(());
+        }
+        sqlx::query(
+            "with locked as materialized (
+                 select v.url_hash from page_visits v join crawls c on c.collection_id = v.collection_id
+                 where c.id = $1 and v.url_hash = any($2) order by v.url_hash for no key update of v)
+             update page_visits v set crawl_id = c.id from crawls c
+             where c.id = $1 and v.collection_id = c.collection_id and v.url_hash in (select url_hash from locked)",
+        )
+        .bind(crawl)
+        .bind(url_hashes(urls))
+        .execute(conn)
+        .await?;
         Ok(())
     }
 
@@ -234,6 +269,12 @@ impl Hosts<'_> {
         .await?;
         Ok(())
     }
+}
+
+/// Returns the text of a Postgres array. `unnest` cannot return arrays of different lengths.
+fn array_literal(numbers: &[i32]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(i32::to_string).collect();
+    format!("{{{}}}", numbers.join(","))
 }
 
 /// Returns the short hashes of the URLs, sorted and distinct.

@@ -6,7 +6,7 @@ use crate::db::values::url_hashes;
 use crate::store::Ledgers;
 use domain::{ImageState, Reason};
 use sqlx::{FromRow, PgConnection};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -124,31 +124,48 @@ pub struct DirectoryYield {
     pub images: i64,
 }
 
+/// A page that was read.
+#[derive(Clone, Debug)]
+pub struct PageYield {
+    /// The page's directory and its host.
+    pub directories: Vec<String>,
+    /// Number of images on the page that were new to the crawl.
+    pub images: i64,
+}
+
 impl Ledgers<'_> {
-    /// Adds a page with `images` new images to the counts of each directory.
+    /// Adds pages to the counts of their directories.
     ///
     /// Admission locks the crawl first. Without this lock, a page without images locks its
     /// directories first, which can deadlock with a page that has images.
-    pub async fn count_yield(
+    pub async fn count_yields(
         self,
         conn: &mut PgConnection,
         crawl: Uuid,
-        directories: &[&str],
-        images: i64,
+        pages: &[PageYield],
     ) -> Result<(), StoreError> {
         lock_crawl(conn, crawl).await?;
-        let mut hashes = url_hashes(directories);
-        hashes.sort_unstable();
-        hashes.dedup();
+        let mut yields: BTreeMap<Uuid, DirectoryYield> = BTreeMap::new();
+        for page in pages {
+            let directories: HashSet<Uuid> = url_hashes(&page.directories).into_iter().collect();
+            for directory in directories {
+                let counted = yields.entry(directory).or_default();
+                counted.pages += 1;
+                counted.images += page.images;
+            }
+        }
         sqlx::query(
             "insert into crawl_directories (crawl_id, directory_hash, pages, pages_read, images_found)
-             select $1, hash, 0, 1, $3 from unnest($2::uuid[]) as d (hash) order by hash
-             on conflict (crawl_id, directory_hash) do update set pages_read = crawl_directories.pages_read + 1,
+             select $1, hash, 0, pages, images from unnest($2::uuid[], $3::bigint[], $4::bigint[]) as d (hash, pages, images)
+             order by hash
+             on conflict (crawl_id, directory_hash) do update
+             set pages_read = crawl_directories.pages_read + excluded.pages_read,
                  images_found = crawl_directories.images_found + excluded.images_found",
         )
         .bind(crawl)
-        .bind(&hashes)
-        .bind(images)
+        .bind(yields.keys().copied().collect::<Vec<Uuid>>())
+        .bind(yields.values().map(|counted| counted.pages).collect::<Vec<i64>>())
+        .bind(yields.values().map(|counted| counted.images).collect::<Vec<i64>>())
         .execute(conn)
         .await?;
         Ok(())

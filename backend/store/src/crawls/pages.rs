@@ -189,37 +189,59 @@ impl Ledgers<'_> {
         Ok(admitted)
     }
 
-    /// Settles a page's row if it is `queued`. A row that is settled, or deleted with its crawl,
-    /// does not change.
-    ///
-    /// # Errors
-    /// Fails with `Invalid` if the new state is `Queued`.
+    /// Settles a page's row; see [`Self::settle_pages`].
     pub async fn settle_page(
         self,
         conn: &mut PgConnection,
         page: Uuid,
         result: &PageResult,
     ) -> Result<(), StoreError> {
-        check_settled(result.state != PageState::Queued)?;
-        // The crawl's row is locked before the page's row, because this transaction then admits
+        self.settle_pages(conn, &[(page, result)]).await
+    }
+
+    /// Settles the rows of pages that are `queued`. A row that is settled, or deleted with its
+    /// crawl, does not change.
+    ///
+    /// # Errors
+    /// Fails with `Invalid` if a new state is `Queued`.
+    pub async fn settle_pages(
+        self,
+        conn: &mut PgConnection,
+        settled: &[(Uuid, &PageResult)],
+    ) -> Result<(), StoreError> {
+        check_settled(settled.iter().all(|(_, result)| result.state != PageState::Queued))?;
+        macro_rules! column {
+            ($get:expr) => {
+                settled.iter().map(|(_, result)| *result).map($get).collect::<Vec<_>>()
+            };
+        }
+        // The crawl's row is locked before the pages' rows, because this transaction then admits
         // links. Otherwise it could deadlock with a cancellation, which locks the crawl's row and
         // then all page rows.
         sqlx::query(
-            "with locked_crawl as materialized (
-                 select c.id from crawls c join pages p on p.crawl_id = c.id where p.id = $1 for no key update of c)
-             update pages set state = $2, reason = $3, detail = $4, status = $5, final_url = $6, title = $7,
-                    etag = $8, last_modified = $9, finished_at = now()
-             from locked_crawl where pages.id = $1 and pages.crawl_id = locked_crawl.id and pages.state = 'queued'",
+            "with locked_crawls as materialized (
+                 select id from crawls where id in (select crawl_id from pages where id = any($1))
+                 order by id for no key update),
+             locked as materialized (
+                 select id from pages
+                 where id = any($1) and state = 'queued' and crawl_id in (select id from locked_crawls)
+                 order by id for no key update)
+             update pages p set state = n.state, reason = n.reason, detail = n.detail, status = n.status,
+                    final_url = n.final_url, title = n.title, etag = n.etag, last_modified = n.last_modified,
+                    finished_at = now()
+             from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::int[], $6::text[], $7::text[], $8::text[], $9::text[])
+                  as n (id, state, reason, detail, status, final_url, title, etag, last_modified)
+             where p.id = n.id and p.id in (select id from locked)",
         )
-        .bind(page)
-        .bind(result.state)
-        .bind(&result.reason)
-        .bind(to_storable(result.detail.as_deref()))
-        .bind(result.status)
-        .bind(result.final_url.as_deref().map(without_nul))
-        .bind(to_storable(result.title.as_deref()))
-        .bind(to_storable(result.etag.as_deref()))
-        .bind(to_storable(result.last_modified.as_deref()))
+        .bind(settled.iter().map(|(id, _)| *id).collect::<Vec<Uuid>>())
+        .bind(column!(|result| result.state.as_str()))
+        .bind(column!(|result| result.reason.as_ref().map(Reason::code)))
+        .bind(column!(|result| to_storable(result.detail.as_deref())))
+        .bind(column!(|result| result.status))
+        .bind(column!(|result| result.final_url.as_deref().map(without_nul)))
+        .bind(column!(|result| to_storable(result.title.as_deref())))
+        .bind(column!(|result| to_storable(result.etag.as_deref())))
+        .bind(column!(|result| to_storable(result.last_modified.as_deref())))
         .execute(conn)
         .await?;
         Ok(())

@@ -22,6 +22,7 @@ pub use carry_out::RepeatedErasure;
 pub use plan::{Plan, PlannedFace};
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, FromRow, PgConnection, Row};
+pub use suppressed::PageMentions;
 use time::OffsetDateTime;
 use uuid::Uuid;
 

@@ -6,6 +6,7 @@ use crate::db::values::{url_hash, url_hashes};
 use crate::erasures::traces::{LedgerRow, Traces, erase_cached_pages, erase_titles, pages_that_are_images};
 use crate::store::Erasures;
 use sqlx::{FromRow, PgConnection};
+use std::collections::HashSet;
 use uuid::Uuid;
 
 impl Erasures<'_> {
@@ -197,48 +198,90 @@ impl Erasures<'_> {
         erase_page(conn, collection_id, page).await
     }
 
-    /// Clears a page that was just stored if it mentions suppressed content, which would otherwise
-    /// be stored again. Deletes the page's cached content, and its title if it contains a
-    /// suppressed image or video. `videos` are the addresses of its videos.
+    /// Clears those of the pages that mention suppressed content. All pages belong to one crawl and
+    /// were just stored. Deletes such a page's cached content, and its title if it contains a
+    /// suppressed image or video.
     ///
-    /// Call it after the page's images and videos were inserted into the ledger: that statement
+    /// Call it after the pages' images and videos were inserted into the ledger: that statement
     /// waits for transactions that settle one of them.
-    pub async fn clear_page_with_suppressed(
+    pub async fn clear_pages_with_suppressed(
         self,
         conn: &mut PgConnection,
-        page: Uuid,
-        mentions: &[String],
-        videos: &[String],
+        pages: &[PageMentions<'_>],
     ) -> Result<(), StoreError> {
-        let row: Option<(Uuid, Uuid, bool, bool)> = sqlx::query_as(
-            "select c.collection_id, p.url_hash,
-                 exists (select 1 from image_urls u where u.crawl_id = c.id and u.url_hash = any($2)
-                         and (u.state = 'suppressed' or u.url = 'erased:' || u.id))
-                 or exists (select 1 from suppressions s where s.collection_id = c.collection_id and s.url_hash = any($3))
-                 or exists (select 1 from videos v where v.crawl_id = c.id and v.url_hash = any($3) and v.source_url is null),
-                 exists (select 1 from suppressions s where s.collection_id = c.collection_id and s.url_hash = any($2))
-                 or exists (select 1 from pages q where q.crawl_id = c.id and q.url_hash = any($2) and q.url = 'erased:' || q.id)
-             from pages p join crawls c on c.id = p.crawl_id where p.id = $1",
-        )
-        .bind(page)
-        .bind(url_hashes(mentions))
-        .bind(url_hashes(videos))
-        .fetch_optional(&mut *conn)
-        .await?;
-        let Some((collection, hash, contains_suppressed, mentions_suppressed)) = row else { return Ok(()) };
-        if !contains_suppressed && !mentions_suppressed {
-            return Ok(());
+        if let [first, _, ..] = pages {
+            // Hardly any page mentions suppressed content, so one query for all of them suffices.
+            let mentions: HashSet<Uuid> = pages.iter().flat_map(|page| url_hashes(page.mentions)).collect();
+            let videos: HashSet<Uuid> = pages.iter().flat_map(|page| url_hashes(page.videos)).collect();
+            let (mentions, videos) = (mentions.into_iter().collect(), videos.into_iter().collect());
+            if find_suppressed(conn, first.page, mentions, videos).await?.is_none() {
+                return Ok(());
+            }
         }
-        sqlx::query("delete from page_visits where collection_id = $1 and url_hash = $2")
-            .bind(collection)
-            .bind(hash)
-            .execute(&mut *conn)
-            .await?;
-        if contains_suppressed {
-            sqlx::query("update pages set title = null where id = $1").bind(page).execute(conn).await?;
+        for page in pages {
+            let (mentions, videos) = (url_hashes(page.mentions), url_hashes(page.videos));
+            let Some(found) = find_suppressed(conn, page.page, mentions, videos).await? else { continue };
+            sqlx::query("delete from page_visits where collection_id = $1 and url_hash = $2")
+                .bind(found.collection_id)
+                .bind(found.url_hash)
+                .execute(&mut *conn)
+                .await?;
+            if found.is_contained {
+                let statement = "update pages set title = null where id = $1";
+                sqlx::query(statement).bind(page.page).execute(&mut *conn).await?;
+            }
         }
         Ok(())
     }
+}
+
+/// The addresses that a page mentions.
+#[derive(Clone, Copy, Debug)]
+pub struct PageMentions<'a> {
+    pub page: Uuid,
+    /// The addresses of everything that the page links to or contains.
+    pub mentions: &'a [String],
+    /// The addresses of its videos.
+    pub videos: &'a [String],
+}
+
+#[derive(FromRow)]
+struct FoundSuppressed {
+    collection_id: Uuid,
+    /// The hash of the page's URL.
+    url_hash: Uuid,
+    /// Whether the page contains a suppressed image or video.
+    is_contained: bool,
+    /// Whether the page mentions another suppressed address.
+    is_mentioned: bool,
+}
+
+/// Looks for suppressed content of the crawl of a page among the hashes of addresses. Returns
+/// `None` if there is none, or if the page was deleted.
+async fn find_suppressed(
+    conn: &mut PgConnection,
+    page: Uuid,
+    mentions: Vec<Uuid>,
+    videos: Vec<Uuid>,
+) -> Result<Option<FoundSuppressed>, StoreError> {
+    let found: Option<FoundSuppressed> = sqlx::query_as(
+        "select c.collection_id, p.url_hash,
+             exists (select 1 from image_urls u where u.crawl_id = c.id and u.url_hash = any($2)
+                     and (u.state = 'suppressed' or u.url = 'erased:' || u.id))
+             or exists (select 1 from suppressions s where s.collection_id = c.collection_id and s.url_hash = any($3))
+             or exists (select 1 from videos v where v.crawl_id = c.id and v.url_hash = any($3) and v.source_url is null)
+                 as is_contained,
+             exists (select 1 from suppressions s where s.collection_id = c.collection_id and s.url_hash = any($2))
+             or exists (select 1 from pages q where q.crawl_id = c.id and q.url_hash = any($2) and q.url = 'erased:' || q.id)
+                 as is_mentioned
+         from pages p join crawls c on c.id = p.crawl_id where p.id = $1",
+    )
+    .bind(page)
+    .bind(mentions)
+    .bind(videos)
+    .fetch_optional(conn)
+    .await?;
+    Ok(found.filter(|found| found.is_contained || found.is_mentioned))
 }
 
 /// A row of a page ledger, with the collection of its crawl.

@@ -6,7 +6,7 @@ use domain::{CrawlKind, CrawlState, ImageState, PageState, Reason};
 use serde_json::json;
 use std::collections::HashSet;
 use store::StoreError;
-use store::crawls::ledger::{Ledger, LedgerCount};
+use store::crawls::ledger::{Ledger, LedgerCount, PageYield};
 use store::crawls::pages::{ImageUrlResult, NewImageUrl, PageResult};
 use store::crawls::{CrawlFilter, OverLimit};
 use store::videos::crawled::{NewVideoUrl, VideoLimits};
@@ -494,14 +494,15 @@ async fn page_transactions_lock_in_same_order() {
     let directories = ["http://site.test/", "site.test"];
     // A page without images counts its directories before it adds the pages that it links to.
     let mut tx = store.begin().await.unwrap();
-    store.ledger().count_yield(tx.conn(), crawl, &directories, 0).await.unwrap();
+    let read = move |images| PageYield { directories: directories.map(str::to_owned).to_vec(), images };
+    store.ledger().count_yields(tx.conn(), crawl, &[read(0)]).await.unwrap();
     // A page with images adds them first.
     let task = tokio::spawn({
         let store = store.clone();
         async move {
             let mut tx = store.begin().await.unwrap();
             store.ledger().admit_images(tx.conn(), crawl, 9, &[image_url("a.jpg", "a")]).await?;
-            store.ledger().count_yield(tx.conn(), crawl, &directories, 1).await?;
+            store.ledger().count_yields(tx.conn(), crawl, &[read(1), read(2)]).await?;
             tx.commit().await
         }
     });
@@ -511,5 +512,5 @@ async fn page_transactions_lock_in_same_order() {
     task.await.unwrap().unwrap();
     let mut tx = store.begin().await.unwrap();
     let yields = store.ledger().yields(tx.conn(), crawl, &directories).await.unwrap();
-    assert!(yields.iter().all(|counted| (counted.pages, counted.images) == (2, 1)), "{yields:?}");
+    assert!(yields.iter().all(|counted| (counted.pages, counted.images) == (3, 3)), "{yields:?}");
 }

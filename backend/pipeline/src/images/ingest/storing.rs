@@ -106,7 +106,7 @@ impl StoringQueue {
         describe_histogram!(
             "facecrawl_storing_batch_size",
             Unit::Count,
-            "Number of images that were taken from the queue together."
+            "Number of images or pages that were taken together, to be stored in one transaction."
         );
         describe_gauge!(
             "facecrawl_storing_queue_depth",
@@ -154,7 +154,7 @@ async fn run(faces: FaceStore, mut receiver: mpsc::Receiver<Waiting>, analyses: 
         if batch.is_empty() {
             continue;
         }
-        metrics::histogram!("facecrawl_storing_batch_size").record(batch.len() as f64);
+        metrics::histogram!("facecrawl_storing_batch_size", "ledger" => "image").record(batch.len() as f64);
         let (images, answers): (Vec<PreparedImage>, Vec<_>) =
             batch.into_iter().map(|waiting| (waiting.image, waiting.stored)).unzip();
         let stored = match store_batch(&faces, &images).await {
