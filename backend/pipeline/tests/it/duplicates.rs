@@ -111,6 +111,28 @@ async fn erasure_does_not_delay_images_of_other_collections() {
 }
 
 #[testing::test]
+async fn image_that_waits_to_be_stored_can_be_erased() {
+    let (world, site) = World::with_site().await;
+    site.set("/a.jpg", Response::jpeg(drawing("cora.jpg")));
+    let crawl = world.create(&[site.url("/a.jpg")], fast()).await;
+    let collection = crawl.collection_id;
+    let mut tx = world.store.begin().await.unwrap();
+    world.store.suppressions().lock(tx.conn(), collection, true).await.unwrap();
+    let worker = world.worker("one");
+    world.execute(WAIT_FOR_BLOCKED_SESSION).await;
+    let erasure = erasure(collection);
+    world.store.erasures().record(tx.conn(), &erasure).await.unwrap();
+    let erased = Suppression::Url(site.url("/a.jpg"));
+    world.store.suppressions().suppress(tx.conn(), collection, erasure.id, &[erased]).await.unwrap();
+    tx.commit().await.unwrap();
+
+    world.until_ended(crawl.id).await;
+    worker.stop().await;
+    assert_eq!(images(&world.progress(crawl.id).await), [("suppressed", 1)]);
+    assert_eq!((world.images().await.len(), world.count_files()), (0, 0));
+}
+
+#[testing::test]
 async fn exact_dedupe_stores_near_duplicates_separately() {
     let world = World::new().await;
     let progress = crawl(&world, Dedupe::Exact).await;
