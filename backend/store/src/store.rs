@@ -83,6 +83,15 @@ impl Store {
         Tx::begin(&self.pool).await
     }
 
+    /// Begins a transaction whose statements store many rows at once.
+    ///
+    /// A statement fails if it waits longer than `max_lock_wait` for a lock. Each connection plans
+    /// a statement of such transactions once, not at each execution, so its plan must not depend
+    /// on the values of its parameters.
+    pub async fn begin_batch(&self, max_lock_wait: Duration) -> Result<Tx, StoreError> {
+        Tx::begin_batch(&self.pool, max_lock_wait).await
+    }
+
     /// Runs `select 1` with a time limit of one second.
     pub async fn ping(&self) -> Result<(), StoreError> {
         let result = sqlx::query("select 1").execute(&self.pool);

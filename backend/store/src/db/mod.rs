@@ -65,18 +65,17 @@ impl Tx {
         Ok(Self(pool.begin().await?))
     }
 
+    pub(crate) async fn begin_batch(pool: &PgPool, max_lock_wait: Duration) -> Result<Self, StoreError> {
+        let wait = max_lock_wait.as_millis().max(1);
+        // Built at run time, because `set` accepts no parameters.
+        let statement =
+            format!("begin; set local lock_timeout = {wait}; set local plan_cache_mode = force_generic_plan");
+        Ok(Self(pool.begin_with(AssertSqlSafe(statement)).await?))
+    }
+
     /// Returns the connection to pass to calls that take part in the transaction.
     pub fn conn(&mut self) -> &mut PgConnection {
         &mut self.0
-    }
-
-    /// Makes a statement fail that waits for a lock longer than `wait`, until the transaction ends.
-    pub async fn limit_lock_waits(&mut self, wait: Duration) -> Result<(), StoreError> {
-        sqlx::query("select set_config('lock_timeout', $1, true)")
-            .bind(format!("{}ms", wait.as_millis().max(1)))
-            .execute(&mut *self.0)
-            .await?;
-        Ok(())
     }
 
     /// Commits the transaction.

@@ -220,8 +220,7 @@ async fn collect(
 /// the stored images.
 async fn store_batch(faces: &FaceStore, images: &[PreparedImage]) -> Result<HashSet<Uuid>, IngestError> {
     let FaceStore { store, queue, .. } = faces;
-    let mut tx = store.begin().await?;
-    tx.limit_lock_waits(MAX_LOCK_WAIT).await?;
+    let mut tx = store.begin_batch(MAX_LOCK_WAIT).await?;
     let claims: Vec<Claim> = images.iter().filter_map(|image| image.claim).collect();
     let held = match claims.is_empty() {
         true => HashSet::new(),
