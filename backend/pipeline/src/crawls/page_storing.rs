@@ -14,6 +14,7 @@ use domain::{ImageState, Reason};
 use queue::{Claim, NewJob};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use store::crawls::http_cache::PageVisit;
 use store::crawls::ledger::{DirectoryYield, PageYield};
 use store::crawls::pages::{AdmittedUrl, NewImageUrl, NewPage, PageResult};
@@ -25,9 +26,12 @@ use uuid::Uuid;
 
 /// Maximum number of pages in one transaction.
 const MAX_PAGES: usize = 32;
-/// Maximum number of links, images and videos of the pages in one transaction, if there are several
-/// pages. It limits the time for which the transaction locks the crawl.
-const MAX_ROWS: usize = 10_000;
+/// Maximum number of addresses on the pages in one transaction, if there are several pages. It
+/// limits the time for which the transaction locks the crawl and the rows of its images.
+const MAX_ADDRESSES: usize = 5_000;
+/// Time after which a transaction of several pages is given up. It is longer than the server lets a
+/// statement run, so it ends only transactions whose connection was lost without a message.
+const MAX_TIME: Duration = Duration::from_secs(60);
 /// Detail of an image whose URL has no valid host name.
 const NO_HOST: &str = "the host name in the address is longer than allowed";
 
@@ -42,9 +46,11 @@ pub(super) struct ReadPage {
 }
 
 impl ReadPage {
-    fn rows(&self) -> usize {
-        let PageOutcome { pages, sitemaps, images, videos, .. } = &self.outcome;
-        pages.len() + sitemaps.len() + images.len() + videos.len()
+    /// Returns the number of addresses that the transaction stores or looks up.
+    fn addresses(&self) -> usize {
+        let PageOutcome { pages, sitemaps, images, videos, mentions, shown_videos, .. } = &self.outcome;
+        let lists = [pages.len(), sitemaps.len(), images.len(), videos.len()];
+        lists.iter().sum::<usize>() + mentions.len() + shown_videos.len()
     }
 }
 
@@ -90,7 +96,8 @@ impl PageStoring {
         crawls.entry(crawl).or_default().push(waiting);
         drop(crawls);
         if !is_running {
-            tokio::spawn(CrawlTask { storing: self.clone(), crawl }.run());
+            let task = CrawlTask { storing: self.clone(), crawl, max_pages: MAX_PAGES, has_ended: false };
+            tokio::spawn(task.run());
         }
     }
 
@@ -104,26 +111,39 @@ impl PageStoring {
 struct CrawlTask {
     storing: PageStoring,
     crawl: Uuid,
+    /// Maximum number of pages in the next transaction. After a failure it is 1, and it doubles
+    /// with each success, so that a slow database does not do the same work twice.
+    max_pages: usize,
+    /// Whether the task removed the crawl's entry. The entry may then be that of another task.
+    has_ended: bool,
 }
 
 impl Drop for CrawlTask {
     fn drop(&mut self) {
-        self.storing.lock().remove(&self.crawl);
+        if !self.has_ended {
+            self.storing.lock().remove(&self.crawl);
+        }
     }
 }
 
 impl CrawlTask {
-    async fn run(self) {
+    async fn run(mut self) {
         while let Some(batch) = self.next_batch() {
             let (pages, answers): (Vec<Arc<ReadPage>>, Vec<_>) =
                 batch.into_iter().map(|waiting| (waiting.page, waiting.stored)).unzip();
-            let stored = match store_pages(&self.storing.context, &pages).await {
-                Ok(stored) => stored,
-                Err(error) => {
+            let stored = tokio::time::timeout(MAX_TIME, store_pages(&self.storing.context, &pages)).await;
+            let stored = match stored {
+                Ok(Ok(stored)) => stored,
+                Ok(Err(error)) => {
                     tracing::debug!(%error, pages = pages.len(), "failed to store pages together; they are stored alone");
                     Vec::new()
                 }
+                Err(_) => {
+                    tracing::warn!("the database does not respond; pages are stored alone");
+                    Vec::new()
+                }
             };
+            self.max_pages = if stored.is_empty() { 1 } else { (2 * self.max_pages).min(MAX_PAGES) };
             for (page, answer) in pages.iter().zip(answers) {
                 // A caller that was dropped needs no answer.
                 let _ = answer.send(stored.contains(&page.claim));
@@ -133,19 +153,20 @@ impl CrawlTask {
 
     /// Returns the pages to store next. If none waits, returns `None` and removes the crawl's
     /// entry, so that the next page starts a new task.
-    fn next_batch(&self) -> Option<Vec<Waiting>> {
+    fn next_batch(&mut self) -> Option<Vec<Waiting>> {
         let mut crawls = self.storing.lock();
         let waiting = crawls.get_mut(&self.crawl)?;
         // Callers that were dropped must not store anything any more.
         waiting.retain(|waiting| !waiting.stored.is_closed());
-        let mut rows = 0;
+        let mut addresses = 0;
         let fits = |waiting: &&Waiting| {
-            rows += waiting.page.rows();
-            rows <= MAX_ROWS
+            addresses += waiting.page.addresses();
+            addresses <= MAX_ADDRESSES
         };
-        let count = waiting.iter().take(MAX_PAGES).take_while(fits).count().max(1).min(waiting.len());
+        let count = waiting.iter().take(self.max_pages).take_while(fits).count().max(1).min(waiting.len());
         if count == 0 {
             crawls.remove(&self.crawl);
+            self.has_ended = true;
             return None;
         }
         Some(waiting.drain(..count).collect())
@@ -393,6 +414,10 @@ fn to_yield(yields: DirectoryYield) -> Yield {
 async fn change_visits(context: &Context, tx: &mut Tx, pages: &[&ReadPage]) -> Result<(), ChangeError> {
     let (hosts, crawl) = (context.store.hosts(), pages[0].job.crawl_id);
     let (mut renewed, mut replaced) = (Vec::new(), Vec::new());
+    if pages.len() > 1 {
+        let urls: Vec<&str> = pages.iter().map(|page| page.job.url.as_str()).collect();
+        hosts.lock_cached_pages(tx.conn(), crawl, &urls).await?;
+    }
     for page in pages {
         let url = page.job.url.as_str();
         match &page.outcome.visit_change {

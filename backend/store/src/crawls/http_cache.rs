@@ -117,6 +117,25 @@ impl Hosts<'_> {
             .await?)
     }
 
+    /// Locks the cached content of pages. Call it before their content is changed by several
+    /// statements, so that all transactions lock the rows in the same order.
+    pub async fn lock_cached_pages(
+        self,
+        conn: &mut PgConnection,
+        crawl: Uuid,
+        urls: &[&str],
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "select 1 from page_visits v join crawls c on c.collection_id = v.collection_id
+             where c.id = $1 and v.url_hash = any($2) order by v.url_hash for update of v",
+        )
+        .bind(crawl)
+        .bind(url_hashes(urls))
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+
     /// Replaces the cached content of pages. A visit without content removes the cached one. A URL
     /// may appear once.
     pub async fn cache_pages(
@@ -125,7 +144,7 @@ impl Hosts<'_> {
         crawl: Uuid,
         visits: &[PageVisit<'_>],
     ) -> Result<(), StoreError> {
-        // All transactions change the rows in the same order, which prevents deadlocks.
+        // All transactions insert the rows in the same order, which prevents deadlocks.
         let mut visits = visits.to_vec();
         visits.sort_by_key(|visit| url_hash(visit.url));
         let removed = visits.iter().filter(|visit| visit.page.is_none()).map(|visit| url_hash(visit.url));
@@ -179,17 +198,9 @@ impl Hosts<'_> {
         if urls.is_empty() {
             return Ok(());
         }
-        sqlx::query(
-            "with locked as materialized (
-                 select v.url_hash from page_visits v join crawls c on c.collection_id = v.collection_id
-                 where c.id = $1 and v.url_hash = any($2) order by v.url_hash for no key update of v)
-             update page_visits v set crawl_id = c.id from crawls c
-             where c.id = $1 and v.collection_id = c.collection_id and v.url_hash in (select url_hash from locked)",
-        )
-        .bind(crawl)
-        .bind(url_hashes(urls))
-        .execute(conn)
-        .await?;
+        let statement = "update page_visits v set crawl_id = c.id from crawls c
+                     where c.id = $1 and v.collection_id = c.collection_id and v.url_hash = any($2)";
+        sqlx::query(statement).bind(crawl).bind(url_hashes(urls)).execute(conn).await?;
         Ok(())
     }
 

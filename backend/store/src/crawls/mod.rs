@@ -46,7 +46,8 @@ pub struct Crawl {
 }
 
 /// Numbers of new addresses that a crawl did not add because of a limit on the whole crawl. An
-/// address that is found on several pages counts each time.
+/// address that is found on several pages counts each time, but once for pages that are stored
+/// together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct OverLimit {
     pub pages: i64,

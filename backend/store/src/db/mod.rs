@@ -68,8 +68,9 @@ impl Tx {
     pub(crate) async fn begin_batch(pool: &PgPool, max_lock_wait: Duration) -> Result<Self, StoreError> {
         let wait = max_lock_wait.as_millis().max(1);
         // Built at run time, because `set` accepts no parameters.
-        let statement =
-            format!("begin; set local lock_timeout = {wait}; set local plan_cache_mode = force_generic_plan");
+        let statement = format!(
+            "begin; set local lock_timeout = {wait}; set local plan_cache_mode = force_generic_plan; set local jit = off"
+        );
         Ok(Self(pool.begin_with(AssertSqlSafe(statement)).await?))
     }
 

@@ -214,13 +214,17 @@ impl Erasures<'_> {
             let mentions: HashSet<Uuid> = pages.iter().flat_map(|page| url_hashes(page.mentions)).collect();
             let videos: HashSet<Uuid> = pages.iter().flat_map(|page| url_hashes(page.videos)).collect();
             let (mentions, videos) = (mentions.into_iter().collect(), videos.into_iter().collect());
-            if find_suppressed(conn, first.page, mentions, videos).await?.is_none() {
+            let found = find_suppressed(conn, first.page, mentions, videos).await?;
+            if found.is_some_and(|found| !found.is_contained && !found.is_mentioned) {
                 return Ok(());
             }
         }
         for page in pages {
             let (mentions, videos) = (url_hashes(page.mentions), url_hashes(page.videos));
-            let Some(found) = find_suppressed(conn, page.page, mentions, videos).await? else { continue };
+            let found = find_suppressed(conn, page.page, mentions, videos).await?;
+            let Some(found) = found.filter(|found| found.is_contained || found.is_mentioned) else {
+                continue;
+            };
             sqlx::query("delete from page_visits where collection_id = $1 and url_hash = $2")
                 .bind(found.collection_id)
                 .bind(found.url_hash)
@@ -257,14 +261,14 @@ struct FoundSuppressed {
 }
 
 /// Looks for suppressed content of the crawl of a page among the hashes of addresses. Returns
-/// `None` if there is none, or if the page was deleted.
+/// `None` if the page was deleted.
 async fn find_suppressed(
     conn: &mut PgConnection,
     page: Uuid,
     mentions: Vec<Uuid>,
     videos: Vec<Uuid>,
 ) -> Result<Option<FoundSuppressed>, StoreError> {
-    let found: Option<FoundSuppressed> = sqlx::query_as(
+    Ok(sqlx::query_as(
         "select c.collection_id, p.url_hash,
              exists (select 1 from image_urls u where u.crawl_id = c.id and u.url_hash = any($2)
                      and (u.state = 'suppressed' or u.url = 'erased:' || u.id))
@@ -280,8 +284,7 @@ async fn find_suppressed(
     .bind(mentions)
     .bind(videos)
     .fetch_optional(conn)
-    .await?;
-    Ok(found.filter(|found| found.is_contained || found.is_mentioned))
+    .await?)
 }
 
 /// A row of a page ledger, with the collection of its crawl.

@@ -316,7 +316,11 @@ pub(super) async fn erase_cached_pages(
 ) -> Result<(), StoreError> {
     let mentions: Vec<i32> = hashes.iter().map(short_hash).collect();
     let deleted: Vec<(Uuid, String)> = sqlx::query_as(
-        "delete from page_visits where collection_id = $1 and (mentions && $2 or url_hash = any($3))
+        // A transaction that stores pages locks the rows in the same order.
+        "with locked as materialized (
+             select url_hash from page_visits where collection_id = $1 and (mentions && $2 or url_hash = any($3))
+             order by url_hash for update)
+         delete from page_visits where collection_id = $1 and url_hash in (select url_hash from locked)
          returning url_hash, final_url",
     )
     .bind(collection)

@@ -70,10 +70,12 @@ impl CrawledVideos<'_> {
         let capacity = (limits.total - i64::from(admitted)).max(0);
         let (mut seen_hashes, mut new_rows, mut hosts) = (HashSet::new(), NewRows::default(), Vec::new());
         let mut seed_flags = Vec::new();
+        let seeds: HashSet<&str> =
+            videos.iter().filter(|video| video.page_url.is_none()).map(|video| video.url.as_str()).collect();
         for video in videos {
             if new_rows.push(&mut seen_hashes, &video.url) {
                 hosts.push(without_nul(&video.host));
-                seed_flags.push(video.page_url.is_none());
+                seed_flags.push(seeds.contains(video.url.as_str()));
             }
         }
         let rows: Vec<(Option<Uuid>, i64)> = sqlx::query_as(

@@ -170,18 +170,16 @@ impl HostThrottle {
             if Instant::now() + wait > deadline {
                 return Err(FetchError::Postponed(wait));
             }
-            if wait <= SHORT_WAIT {
-                outside_slot(tokio::time::sleep(wait)).await;
-                continue;
-            }
-            // One job waits here, so that the host's next permit is used. The others return to the
-            // queue, so that jobs of other hosts can run. No job waits in its slot: if there are
-            // more hosts than slots, all slots would be occupied.
-            let Some(_slot) = self.concurrency.reserve_wait_slot(host) else {
-                return Err(FetchError::Postponed(wait));
-            };
-            if only_outside_slot(tokio::time::sleep(wait)).await.is_none() {
-                return Err(FetchError::Postponed(wait));
+            // One job waits outside its slot, so that the host's next permit is used. The others
+            // return to the queue, so that jobs of other hosts can run. A job waits only a short
+            // time in its slot: if there are more hosts than slots, all slots would be occupied.
+            let wait_slot = self.concurrency.reserve_wait_slot(host);
+            let sleep = tokio::time::sleep(wait);
+            match (&wait_slot, wait <= SHORT_WAIT) {
+                (Some(_), true) => outside_slot(sleep).await,
+                (None, true) => sleep.await,
+                (Some(_), false) if only_outside_slot(sleep).await.is_some() => {}
+                (_, false) => return Err(FetchError::Postponed(wait)),
             }
         }
     }
