@@ -12,6 +12,7 @@ pub mod images;
 pub mod people;
 pub mod scan;
 pub mod videos;
+pub(crate) mod webhooks;
 pub mod worker;
 
 pub use admission::budget::{Budget, BudgetExhausted, Share};

@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use store::Store;
 
-pub use crate::crawls::webhook::DELIVERY_PLACES;
 pub use crate::domain::TIME_SLICE;
 pub use crate::videos::job::VideoTools;
 use crate::videos::job::{Step, VideoHandler};
+pub use crate::webhooks::DELIVERY_PLACES;
 
 /// Returns the handlers of a worker by the kind of job. Without `videos`, it claims no videos.
 pub fn handlers(
