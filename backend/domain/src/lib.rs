@@ -14,6 +14,7 @@ mod text_enum;
 pub use jobs::{JobKind, JobSpec};
 pub use reason::Reason;
 pub use states::{
-    ClusteringState, CrawlKind, CrawlState, ImageState, IndexSetState, PageState, Unprocessed, VideoState,
+    AlertState, ClusteringState, CrawlKind, CrawlState, DeliveryState, ImageState, IndexSetState, PageState,
+    Unprocessed, VideoState, WatchNotify,
 };
 pub use text_enum::UnknownCode;

@@ -150,6 +150,42 @@ impl VideoState {
     }
 }
 
+text_enum! {
+    /// The new faces about which a watchlist creates alerts.
+    pub enum WatchNotify: "kind of a watchlist" {
+        /// Faces that resemble a watched person or face.
+        Match = "match",
+        /// Faces that resemble nobody on the list.
+        Unknown = "unknown",
+    }
+}
+
+text_enum! {
+    /// State of an alert.
+    pub enum AlertState: "state of an alert" {
+        /// No user has acknowledged it.
+        New = "new",
+        /// A user has acknowledged it.
+        Acknowledged = "acknowledged",
+    }
+}
+
+text_enum! {
+    /// State of the delivery of an alert to the webhook of its watchlist.
+    pub enum DeliveryState: "state of a delivery" {
+        /// The watchlist has no webhook.
+        None = "none",
+        /// The watchlist had an alert about the same person within its cooldown.
+        Suppressed = "suppressed",
+        /// The alert waits for its first or next attempt.
+        Pending = "pending",
+        /// The receiver accepted it.
+        Delivered = "delivered",
+        /// The receiver did not accept it in time, or accepts no further messages.
+        Failed = "failed",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

@@ -12,6 +12,7 @@ pub mod images;
 pub mod people;
 pub mod scan;
 pub mod videos;
+pub mod watch;
 pub(crate) mod webhooks;
 pub mod worker;
 
@@ -39,3 +40,4 @@ pub use videos::analyze::{
     VideoPart, VideoParts, VideoProgress, VideoSummary, VideoTrack,
 };
 pub use videos::control::{AddOutcome, Upload, Videos};
+pub use watch::matcher::Matcher;

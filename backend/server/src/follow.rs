@@ -171,3 +171,25 @@ impl Followable for Video {
         changing(self) != changing(other)
     }
 }
+
+/// The last number of an alert of a collection. All streams of a collection share one read of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AlertCount(pub(crate) i64);
+
+impl Followable for AlertCount {
+    const GAUGE: &'static str = "facecrawl_alerts_followed";
+    const HELP: &'static str = "Number of collections that are polled for event streams of alerts.";
+
+    async fn load(store: &Store, id: Uuid) -> Result<Self> {
+        store.collections().by_id(id).await?;
+        Ok(Self(store.alerts().last_sequence(id).await?))
+    }
+
+    fn has_ended(&self) -> bool {
+        false
+    }
+
+    fn differs_from(&self, earlier: &Self) -> bool {
+        self.0 != earlier.0
+    }
+}

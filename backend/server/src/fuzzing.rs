@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::extract::fuzzing::body;
 use crate::extract::image::{BatchBody, ImageSource};
-use crate::routes::{collections, crawls, erasures, faces, keys, people};
+use crate::routes::{collections, crawls, erasures, faces, keys, people, watch};
 use serde::de::DeserializeOwned;
 
 pub use crate::extract::fuzzing::{
@@ -18,7 +18,7 @@ fn read<T: DeserializeOwned>(text: &[u8]) -> Result<()> {
 }
 
 /// Every type that a JSON body is parsed into, by name.
-pub const BODIES: [(&str, ReadBody); 14] = [
+pub const BODIES: [(&str, ReadBody); 17] = [
     ("BatchBody", read::<BatchBody>),
     ("ClusterBody", read::<collections::ClusterBody>),
     ("CompareBody", read::<faces::CompareBody>),
@@ -26,11 +26,14 @@ pub const BODIES: [(&str, ReadBody); 14] = [
     ("CreateCrawl", read::<crawls::CreateCrawl>),
     ("CreateKey", read::<keys::CreateKey>),
     ("CreateSubject", read::<people::CreateSubject>),
+    ("CreateWatchlist", read::<watch::CreateWatchlist>),
     ("EnrolBody", read::<people::EnrolBody>),
     ("ErasureBody", read::<erasures::fuzzing::ErasureBody>),
     ("ImageSource", read::<ImageSource>),
     ("MergeSubjects", read::<people::MergeSubjects>),
     ("SearchBody", read::<faces::SearchBody>),
+    ("UpdateAlert", read::<watch::UpdateAlert>),
     ("UpdateCollection", read::<collections::UpdateCollection>),
     ("UpdateSubject", read::<people::UpdateSubject>),
+    ("UpdateWatchlist", read::<watch::UpdateWatchlist>),
 ];

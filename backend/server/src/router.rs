@@ -32,6 +32,7 @@ fn operations() -> Routes {
         .merge(routes::audit::router())
         .merge(routes::jobs::router())
         .merge(routes::people::router())
+        .merge(routes::watch::router())
         .merge(routes::system::router())
         .add(SPEC, paths!(get_openapi))
 }

@@ -3,7 +3,7 @@
 use crate::admission::{Analyses, BodyMemory, EventStreams, FetchMemory, ResponseMemory, Shares, Uploads};
 use crate::auth::{Keyring, Rates};
 use crate::confirmation::{Confirmations, Secret};
-use crate::follow::{Followers, Snapshot};
+use crate::follow::{AlertCount, Followers, Snapshot};
 use crate::request::{self, CallerId};
 use crate::{ApiError, Code, Config, Result};
 use axum::extract::FromRequestParts;
@@ -59,6 +59,7 @@ pub struct Shared {
     pub(crate) event_streams: EventStreams,
     pub(crate) crawl_followers: Followers<Snapshot>,
     pub(crate) video_followers: Followers<Video>,
+    pub(crate) alert_followers: Followers<AlertCount>,
     pub(crate) uploads: Uploads,
     pub(crate) keyring: Keyring,
     pub(crate) rates: Rates,
@@ -85,6 +86,7 @@ impl AppState {
             event_streams: EventStreams::new(config.max_streams),
             crawl_followers: Followers::new(&config, shutdown.clone()),
             video_followers: Followers::new(&config, shutdown.clone()),
+            alert_followers: Followers::new(&config, shutdown.clone()),
             uploads: Uploads::default(),
             analyses: Analyses::new(config.max_analyses),
             services,

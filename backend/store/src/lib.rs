@@ -20,6 +20,7 @@ pub mod keys;
 pub mod people;
 pub mod store;
 pub mod videos;
+pub mod watch;
 
 pub use blobs::Blobs;
 pub use blobs::reserve::{DiskReserve, SpoolFolder};

@@ -162,6 +162,10 @@ handles! {
     retention: Retention,
     /// Numbers of rows that a deletion would delete.
     deletion_counts: DeletionCounter,
+    /// Watchlists, and the new faces that wait for their comparison.
+    watchlists: Watchlists,
+    /// Alerts of watchlists, and their deliveries.
+    alerts: Alerts,
     /// Collections, their settings and their deletion.
     collections: Collections,
     /// API keys.

@@ -16,6 +16,7 @@ pub mod split;
 pub mod track;
 mod tracker;
 
+pub use similarity::write_dot_products;
 pub use split::split;
 pub use track::{Config, Observation, Shot, TimedBox, Track, box_at};
 pub use tracker::Tracker;

@@ -14,7 +14,7 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
 /// Computes the dot products of all rows of `a` with all rows of `b`. Each row has `length`
 /// numbers. The product of rows i and j is at index `i * (rows of b) + j` of `out`.
 #[multiversion(targets("x86_64+avx2"))]
-pub(crate) fn write_dot_products(a: &[f32], b: &[f32], length: usize, out: &mut Vec<f32>) {
+pub fn write_dot_products(a: &[f32], b: &[f32], length: usize, out: &mut Vec<f32>) {
     out.clear();
     for row in a.chunks_exact(length) {
         out.extend(b.chunks_exact(length).map(|other_row| dot_product(row, other_row)));

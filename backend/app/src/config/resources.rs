@@ -23,6 +23,8 @@ const ROBOTS_BYTES: u64 = 64 * MIB;
 /// Memory of the file addresses in the playlists of eight videos that are fetched and 32 that wait
 /// for their host, and of the values of one playlist that is parsed.
 const PLAYLIST_BYTES: u64 = 40 * 2 * MIB + 128 * MIB;
+/// Memory of the embeddings of watched people.
+const WATCHED_BYTES: u64 = 256 * MIB;
 /// Memory of the face images of the video that is read.
 const FACE_IMAGE_BYTES: u64 = 256 * MIB;
 /// Memory for work on parts of an image, for each core.
@@ -189,6 +191,7 @@ impl Settings {
             ),
             limit("processes that decode videos", "`VIDEO_MEMORY_MB`", self.video.memory_mb * MIB),
             limit("face images of the video that is read", "256 MiB", FACE_IMAGE_BYTES),
+            limit("faces of watchlists", "256 MiB", WATCHED_BYTES),
             limit("playlists", "40 x 2 MiB and 128 MiB", PLAYLIST_BYTES),
             limit(
                 "work on parts of an image (tiles, buffers of decoders)",

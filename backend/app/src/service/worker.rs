@@ -4,7 +4,7 @@ use super::memory::{self, ImageSlots};
 use crate::config::{Settings, cores};
 use domain::JobKind;
 use pipeline::worker::{DELIVERY_PLACES, handlers};
-use pipeline::{Crawls, Maintenance, Videos};
+use pipeline::{Crawls, Maintenance, Matcher, Videos};
 use queue::{Runner, RunnerConfig};
 use server::Services;
 use std::collections::HashSet;
@@ -61,6 +61,8 @@ pub fn start_runner(components: &Components, settings: &Settings, shutdown: Canc
         worker_name: format!("{}-{}", machine.nodename().to_string_lossy(), std::process::id()),
     };
     tracing::info!(pages, images, worker = config.worker_name, "worker started");
+    let matcher = Matcher::new(store.clone(), queue.clone(), settings.service.match_threshold);
+    tokio::spawn(matcher.run(shutdown.clone()));
     tokio::spawn(reconcile(crawls, videos, shutdown.clone()));
     tokio::spawn(run_maintenance(Maintenance::new(store, blobs), shutdown.clone()));
     let runner = Runner::start(queue, handlers, config, shutdown.clone());
@@ -82,7 +84,7 @@ fn max_concurrency(kind: JobKind, pages: usize, images: usize) -> usize {
         // One video uses all cores, and one clustering uses much of the database.
         JobKind::ScanVideo | JobKind::ClusterCollection => 1,
         JobKind::StartCrawl => CRAWL_START_JOBS,
-        JobKind::DeliverWebhook => DELIVERY_PLACES,
+        JobKind::DeliverWebhook | JobKind::DeliverAlerts => DELIVERY_PLACES,
         JobKind::EraseCollection => COLLECTION_ERASURE_JOBS,
     }
 }

@@ -10,7 +10,9 @@ mod page_storing;
 pub mod politeness;
 pub(crate) mod webhook;
 use crate::domain::jobs::{ImageJob, PageJob, VideoJob};
-use crate::domain::{CrawlError, CrawlOptions, Secret, SeedCounts, VideoRequest, collection_id};
+use crate::domain::{
+    CrawlError, CrawlOptions, Secret, SeedCounts, VideoRequest, check_webhook, collection_id,
+};
 pub use control::{Reconciled, Retried};
 use crawler::frontier::depth_priority;
 use crawler::{extract, urls};
@@ -100,6 +102,21 @@ impl Crawls {
         &self.config
     }
 
+    /// Checks the URL of a webhook without DNS, and that this service can sign messages.
+    ///
+    /// # Errors
+    /// Fails with [`CrawlError::Invalid`] for the field `webhook`.
+    pub fn check_webhook(&self, url: &Url) -> Result<(), CrawlError> {
+        check_webhook(url)?;
+        if self.config.webhook_secret.is_none() {
+            return Err(CrawlError::invalid(
+                "webhook",
+                "webhook messages are signed with WEBHOOK_SECRET, which is not set on this service; set it or omit the webhook",
+            ));
+        }
+        Ok(())
+    }
+
     /// Checks seeds (1 to 10,000 http or https URLs) and options, and inserts the crawl and its
     /// first jobs in one transaction.
     ///
@@ -118,11 +135,8 @@ impl Crawls {
         options.check()?;
         let seeds = parse_seeds(seeds)?;
         options.check_seed_counts(count_seeds(&seeds, &options))?;
-        if options.webhook.is_some() && self.config.webhook_secret.is_none() {
-            return Err(CrawlError::invalid(
-                "webhook",
-                "webhook messages are signed with WEBHOOK_SECRET, which is not set on this service; set it or omit the webhook",
-            ));
+        if let Some(webhook) = &options.webhook {
+            self.check_webhook(webhook)?;
         }
         let seeds: Vec<String> = seeds.iter().map(|url| url.to_string()).collect();
         let crawl = retried("create_crawl", || self.insert_with_seeds(collection, &seeds, &options)).await?;

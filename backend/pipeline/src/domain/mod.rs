@@ -6,10 +6,10 @@ mod options;
 
 use domain::{Reason, Unprocessed, VideoState};
 use hmac::{Hmac, KeyInit, Mac};
-pub(crate) use options::SeedCounts;
 pub use options::{
     CannotRefine, CrawlOptions, Dedupe, Interval, Rotate, Sitemaps, VideoLimits, VideoRequest,
 };
+pub(crate) use options::{SeedCounts, check_webhook};
 use queue::{Claim, ClaimedJob, Queue, QueueError};
 use sha2::Sha256;
 use std::fmt;

@@ -228,7 +228,7 @@ fn check_range<T: PartialOrd + std::fmt::Display>(
 }
 
 /// Checks a webhook URL without DNS. The message omits the URL, which may contain a secret.
-fn check_webhook(url: &Url) -> Result<(), CrawlError> {
+pub(crate) fn check_webhook(url: &Url) -> Result<(), CrawlError> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err(CrawlError::invalid(
             "webhook",

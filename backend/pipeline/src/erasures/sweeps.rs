@@ -75,6 +75,7 @@ impl Maintenance {
             return Ok(());
         }
         let expiry = self.expire().await?;
+        self.end_watchlists().await?;
         if self.store.retention().claim_maintenance("hosts", HOSTS_INTERVAL).await? {
             let forgotten = self.delete_unused_hosts().await?;
             tracing::info!(forgotten, "deleted unused hosts");
@@ -127,6 +128,27 @@ impl Maintenance {
             }
         }
         Ok(expiry)
+    }
+
+    /// Ends the watchlists that have expired. Returns their number.
+    ///
+    /// # Errors
+    /// Fails if the store fails. Then no watchlist is ended.
+    pub async fn end_watchlists(&self) -> Result<u64, StoreError> {
+        let mut tx = self.store.begin().await?;
+        let ended = self.store.watchlists().end_expired(tx.conn()).await?;
+        for (watchlist, collection) in &ended {
+            let entry = AuditEntry {
+                action: Action::EndWatchlist,
+                collection_id: Some(*collection),
+                key_id: None,
+                request_id: None,
+                detail: json!({"watchlist_id": watchlist}),
+            };
+            self.store.audit().record(tx.conn(), &entry).await?;
+        }
+        tx.commit().await?;
+        Ok(ended.len() as u64)
     }
 
     /// Deletes hosts that received no request for a week, and delays of collections that have

@@ -22,3 +22,4 @@ mod stored_videos;
 mod support;
 mod video_parts;
 mod videos;
+mod watch;

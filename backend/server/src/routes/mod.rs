@@ -14,3 +14,4 @@ pub(crate) mod people;
 pub(crate) mod shared;
 pub(crate) mod system;
 pub(crate) mod videos;
+pub(crate) mod watch;

@@ -30,3 +30,4 @@ mod shares;
 mod system;
 mod tenants;
 mod videos;
+mod watch;

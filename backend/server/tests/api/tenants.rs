@@ -1,7 +1,9 @@
 //! Tests the isolation of collections. Each operation of the API is tried with a key to one
 //! collection and the ids of another collection.
 use crate::support::site::Site;
-use crate::support::{App, Json, add_video, document, images, key_options, ok, operations, tenant_scopes};
+use crate::support::{
+    App, Json, add_video, document, images, key_options, merge, ok, operations, tenant_scopes,
+};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use reqwest::{Method, StatusCode};
@@ -21,6 +23,8 @@ struct Names {
     subject: String,
     erasure: String,
     video: String,
+    watchlist: String,
+    alert: String,
 }
 
 impl Names {
@@ -36,13 +40,28 @@ impl Names {
             subject: id(),
             erasure: id(),
             video: id(),
+            watchlist: id(),
+            alert: id(),
         }
     }
 
     fn to_list(&self) -> Vec<&str> {
         let [a, b, c] = &self.crawls;
-        let Self { collection, collection_id, key, image, face, subject, erasure, video, .. } = self;
-        let rest = [collection, collection_id, key, a, b, c, image, face, subject, erasure, video];
+        let Self {
+            collection,
+            collection_id,
+            key,
+            image,
+            face,
+            subject,
+            erasure,
+            video,
+            watchlist,
+            alert,
+            ..
+        } = self;
+        let rest =
+            [collection, collection_id, key, a, b, c, image, face, subject, erasure, video, watchlist, alert];
         rest.map(String::as_str).to_vec()
     }
 
@@ -63,7 +82,19 @@ type TestRequest = (String, Option<Value>);
 /// Returns the requests of an operation that name resources of another collection, one for each way
 /// to name them.
 fn foreign_requests(operation: &str, path: &str, names: &Names, embedding: &[f32]) -> Vec<TestRequest> {
-    let Names { collection, collection_id, key, crawls, image, face, subject, erasure, video } = names;
+    let Names {
+        collection,
+        collection_id,
+        key,
+        crawls,
+        image,
+        face,
+        subject,
+        erasure,
+        video,
+        watchlist,
+        alert,
+    } = names;
     let at = |id: &str| path.replace("{id}", id);
     let get = |query: String| (format!("{path}?{query}"), None);
     let image_body = json!({"image_base64": STANDARD.encode(images::png(64, 64))});
@@ -154,6 +185,26 @@ fn foreign_requests(operation: &str, path: &str, names: &Names, embedding: &[f32
         ],
         "lift_suppressions" => vec![(at(erasure), None)],
         "list_erasures" => vec![get(format!("collection={collection}"))],
+        "list_watchlists" => vec![get(format!("collection={collection}"))],
+        "create_watchlist" => {
+            let new = |fields: Value| body(merge(json!({"name": "mine", "purpose": "a test"}), fields));
+            vec![
+                new(json!({"subjects": [subject]})),
+                new(json!({"faces": [face]})),
+                new(json!({"subjects": [subject], "collection": collection})),
+            ]
+        }
+        "get_watchlist" | "delete_watchlist" => vec![(at(watchlist), None)],
+        "update_watchlist" => vec![(at(watchlist), Some(json!({"name": "mine", "subjects": []})))],
+        "list_alerts" | "export_alerts" => vec![
+            get(format!("collection={collection}")),
+            get(format!("watchlist_id={watchlist}")),
+            get(format!("subject_id={subject}")),
+        ],
+        // Without a foreign name, the stream would not end.
+        "follow_alerts" => vec![get(format!("collection={collection}"))],
+        "get_alert" | "redeliver_alert" => vec![(at(alert), None)],
+        "update_alert" => vec![(at(alert), Some(json!({"state": "acknowledged"})))],
         "list_audit" => vec![get(format!("collection={collection}")), get(format!("key_id={key}"))],
         "list_jobs" => vec![get(format!("state=any&crawl_id={}", crawls[2]))],
         "get_job" | "retry_job" => vec![(at(&crawls[2]), None)],
@@ -176,6 +227,8 @@ async fn requests_without_names(
         "/videos",
         "/faces",
         "/subjects",
+        "/watchlists",
+        "/alerts",
         "/erasures",
         "/audit",
         "/keys",
@@ -213,7 +266,17 @@ async fn foreign_cursor(app: &App, key: &str, path: &str, id: &str) -> String {
 /// Returns all resources of a tenant's collection.
 async fn list_resources(app: &App, key: &str) -> Vec<Value> {
     let mut lists = Vec::new();
-    for path in ["/collections", "/crawls", "/images", "/videos", "/faces", "/subjects", "/erasures"] {
+    for path in [
+        "/collections",
+        "/crawls",
+        "/images",
+        "/videos",
+        "/faces",
+        "/subjects",
+        "/watchlists",
+        "/alerts",
+        "/erasures",
+    ] {
         lists.push(app.get_as(key, path).await);
     }
     lists
@@ -249,6 +312,24 @@ async fn enrol(app: &App, key: &str, face: &Value) -> String {
     subject
 }
 
+/// Watches the subject, and crawls another image of the same person. Returns the ids of the
+/// watchlist and of an alert.
+async fn create_alert(app: &App, key: &str, subject: &str) -> (String, String) {
+    let site = Site::new(&["eve.jpg", "finn.jpg"]).await;
+    let body = json!({"name": "theirs", "purpose": "a test", "subjects": [subject]});
+    let watchlist = app.create_as(key, "/watchlists", &body).await.text("id").to_owned();
+    app.crawl_as(key, None, &site.page()).await;
+    let start = std::time::Instant::now();
+    loop {
+        let page = app.get_as(key, "/alerts").await;
+        if let Some(alert) = page.list("alerts").first() {
+            return (watchlist, alert.text("id").to_owned());
+        }
+        assert!(start.elapsed() < testing::MAX_WAIT, "no alert");
+        tokio::task::yield_now().await;
+    }
+}
+
 #[testing::test]
 async fn no_operation_reveals_or_changes_data_of_other_collection() {
     let app = App::spawn_with(key_options()).await;
@@ -265,15 +346,19 @@ async fn no_operation_reveals_or_changes_data_of_other_collection() {
     let face = app.get_as(&their_key, "/faces").await["faces"][0].clone();
     let erased =
         app.create_as(&their_key, "/erasures", &json!({"url": "https://example.org/never.jpg"})).await;
+    let subject = enrol(&app, &their_key, &face["id"]).await;
+    let (watchlist, alert) = create_alert(&app, &their_key, &subject).await;
     let real = Names {
         collection: "theirs".into(),
         collection_id: their_record.collection_id.unwrap().to_string(),
         key: their_record.id.to_string(),
         image: face.text("image_id").to_owned(),
         face: face.text("id").to_owned(),
-        subject: enrol(&app, &their_key, &face["id"]).await,
+        subject,
         erasure: erased["erasure"].text("id").to_owned(),
         video: add_video(&app, their_record.collection_id.unwrap(), 2).await,
+        watchlist,
+        alert,
         crawls,
     };
     let export = format!("/crawls/{}/export?embeddings=true", real.crawls[0]);
@@ -324,6 +409,6 @@ async fn no_operation_reveals_or_changes_data_of_other_collection() {
         assert_eq!(app.call(&their_key, Method::GET, &path, None).await.status(), StatusCode::OK, "{path}");
     }
     let states: Vec<&Value> = before[1].list("crawls").iter().map(|crawl| &crawl["state"]).collect();
-    assert_eq!(states, ["running", "paused", "completed"]);
+    assert_eq!(states, ["completed", "running", "paused", "completed"]);
     site.release.notify_waiters();
 }

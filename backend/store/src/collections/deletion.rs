@@ -170,7 +170,8 @@ impl Collections<'_> {
 
 /// Statements that delete everything except images, dependent rows first, so that no cascade
 /// deletes many rows. Live crawls are not deleted: they must be cancelled first.
-const DELETIONS: [&str; 7] = [
+const DELETIONS: [&str; 8] = [
+    "delete from watchlists where id in (select id from watchlists where collection_id = $1 limit $2)",
     "delete from subjects where id in (select id from subjects where collection_id = $1 limit $2)",
     "delete from suppressions where id in (select id from suppressions where collection_id = $1 limit $2)",
     "delete from image_sources where id in (

@@ -114,6 +114,9 @@ impl Erasures<'_> {
         )
         .execute(tx.conn())
         .await?;
+        sqlx::query("delete from watchlists w using tombstones t where t.digest = sha256(uuid_send(w.id))")
+            .execute(tx.conn())
+            .await?;
         sqlx::query("delete from suppressions s using erasures e where e.id = s.erasure_id and e.lifted_at is not null")
             .execute(tx.conn())
             .await?;

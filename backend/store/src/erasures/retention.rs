@@ -27,7 +27,7 @@ pub struct ExpiryStep {
     pub videos: u64,
     /// Number of crawls that had ended.
     pub crawls: u64,
-    /// Number of ledger rows of such crawls.
+    /// Number of ledger rows of such crawls, and of alerts.
     pub rows: u64,
     /// Blobs to delete after the commit.
     pub blobs: Vec<String>,
@@ -89,8 +89,8 @@ impl Retention<'_> {
     /// First deletes images that were stored and last seen before the retention period, including
     /// frames of videos whose file was last found before it. Such a file can be read again, even if
     /// frames with enrolled faces remain. Then deletes the records of videos and crawls that ended
-    /// before this period. Images with an enrolled face and crawls with a scheduled next run are
-    /// kept.
+    /// before this period, and alerts that were created before it. Images with an enrolled face and
+    /// crawls with a scheduled next run are kept.
     pub async fn expire_step(
         self,
         conn: &mut PgConnection,
@@ -174,7 +174,21 @@ impl Retention<'_> {
         .bind(collection)
         .fetch_optional(&mut *conn)
         .await?;
-        let Some(crawl) = crawl else { return Ok(expired) };
+        let Some(crawl) = crawl else {
+            // Alerts about faces that are kept, because a person is enrolled.
+            expired.rows = sqlx::query(
+                "delete from alerts where id in (
+                     select a.id from collections c join alerts a on a.collection_id = c.id
+                     where c.id = $1 and a.created_at < now() - make_interval(days => c.retention_days)
+                     limit $2 for update of a skip locked)",
+            )
+            .bind(collection)
+            .bind(ROWS_PER_STEP)
+            .execute(conn)
+            .await?
+            .rows_affected();
+            return Ok(expired);
+        };
         for statement in [
             "delete from image_urls where id in (select id from image_urls where crawl_id = $1 limit $2)",
             "delete from pages where id in (select id from pages where crawl_id = $1 limit $2)",

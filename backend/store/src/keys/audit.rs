@@ -71,6 +71,20 @@ actions! {
     /// A larger version of an image was stored in addition to smaller versions, because it does not
     /// contain all their faces.
     KeepBesideLarger = "image.kept_beside_larger";
+    /// A watchlist was created.
+    CreateWatchlist = "watchlist.create";
+    /// A watchlist, or what it watches, was changed.
+    UpdateWatchlist = "watchlist.update";
+    /// A watchlist was deleted, with its alerts.
+    DeleteWatchlist = "watchlist.delete";
+    /// An expired watchlist was ended. It watches nobody any more.
+    EndWatchlist = "watchlist.ended";
+    /// The state or the note of an alert was changed.
+    UpdateAlert = "alert.update";
+    /// The delivery of an alert was requested again.
+    RedeliverAlert = "alert.redeliver";
+    /// Alerts were exported.
+    ExportAlerts = "alert.export";
     /// A user previewed what an erasure would remove.
     PreviewErasure = "erasure.preview";
 }

@@ -63,6 +63,8 @@ scopes! {
     Crawl = "crawl";
     /// Enrol, change, merge and cluster people.
     Write = "write";
+    /// Create, change and delete watchlists; read and acknowledge alerts.
+    Watch = "watch";
     /// Delete faces, images, people and crawls; create erasures.
     Erase = "erase";
     /// Read devices and metrics; read and retry jobs. This concerns the whole service, so only a

@@ -250,7 +250,8 @@ impl People<'_> {
     }
 }
 
-/// Moves the faces and refusals of `from` to `into`. Deletes refusals of faces of `into`.
+/// Moves the faces, refusals, watchlists and alerts of `from` to `into`. Deletes refusals of faces
+/// of `into`.
 pub(crate) async fn move_faces(
     conn: &mut PgConnection,
     into: Uuid,
@@ -275,8 +276,17 @@ pub(crate) async fn move_faces(
          where r.subject_id = $1 and f.subject_id = $1 and f.face_id = r.face_id",
     )
     .bind(into)
-    .execute(conn)
+    .execute(&mut *conn)
     .await?;
+    // Watchlists continue to watch the person, and their alerts are about the same person.
+    for statement in [
+        "insert into watched_people (watchlist_id, collection_id, subject_id)
+         select distinct watchlist_id, collection_id, $1::uuid from watched_people where subject_id = any($2)
+         on conflict do nothing",
+        "update alerts set subject_id = $1 where subject_id = any($2)",
+    ] {
+        sqlx::query(statement).bind(into).bind(from).execute(&mut *conn).await?;
+    }
     Ok(moved.rows_affected())
 }
 

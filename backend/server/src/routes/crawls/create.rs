@@ -3,14 +3,13 @@ use super::view::CrawlView;
 use crate::auth::Caller;
 use crate::extract::{Bounded, Json as JsonBody, interval};
 use crate::routes::shared::analysis::RotateParam;
-use crate::routes::shared::values::{check_name, with_location};
+use crate::routes::shared::values::{check_name, parse_webhook, with_location};
 use crate::{ApiError, AppState, Code, Result, Spec};
 use axum::http::StatusCode;
 use axum::response::Response;
-use crawler::{FetchError, Guard, Scope};
+use crawler::{Guard, Scope};
 use pipeline::{CrawlOptions, Dedupe, Interval, Rotate, Sitemaps};
 use serde::Deserialize;
-use url::Url;
 use utoipa::ToSchema;
 
 /// Which pages a crawl includes.
@@ -144,17 +143,9 @@ impl CreateCrawl {
             sitemaps: self.sitemaps.unwrap_or(defaults.sitemaps),
             max_pages_per_directory: self.max_pages_per_directory.map(Bounded::get),
             every: self.every,
-            webhook: self.webhook.as_deref().map(|text| webhook(text, guard)).transpose()?,
+            webhook: self.webhook.as_deref().map(|text| parse_webhook(text, guard)).transpose()?,
         })
     }
-}
-
-/// Checks that the guard allows a URL, as far as is known without DNS.
-fn webhook(text: &str, guard: &Guard) -> Result<Url> {
-    let url = crawler::urls::parse(text.trim())
-        .map_err(|error| ApiError::for_field(Code::InvalidField, "webhook", error))?;
-    guard.check_url(&url).map_err(|error| ApiError::from(FetchError::from(error)).field("webhook"))?;
-    Ok(url)
 }
 
 pub(super) const SPEC: Spec = Spec::needs(store::keys::Scope::Crawl).problems(&[&[

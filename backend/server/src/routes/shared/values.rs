@@ -3,7 +3,9 @@ use crate::{ApiError, Code, Result};
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use crawler::{FetchError, Guard};
 use serde::Serialize;
+use url::Url;
 use utoipa::ToSchema;
 use uuid::Uuid;
 use vision::{QualityReport, Rect};
@@ -132,6 +134,14 @@ pub(crate) fn stored_quality(value: Option<serde_json::Value>) -> Option<Quality
 pub(crate) fn with_location(status: StatusCode, path: &str, view: impl Serialize) -> Result<Response> {
     let location = HeaderValue::from_str(path).map_err(ApiError::internal)?;
     Ok((status, [(header::LOCATION, location)], Json(view)).into_response())
+}
+
+/// Reads the URL of a webhook. Checks that the guard allows it, as far as is known without DNS.
+pub(crate) fn parse_webhook(text: &str, guard: &Guard) -> Result<Url> {
+    let url = crawler::urls::parse(text.trim())
+        .map_err(|error| ApiError::for_field(Code::InvalidField, "webhook", error))?;
+    guard.check_url(&url).map_err(|error| ApiError::from(FetchError::from(error)).field("webhook"))?;
+    Ok(url)
 }
 
 /// Converts ten numbers to five points.

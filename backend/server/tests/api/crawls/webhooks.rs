@@ -1,90 +1,11 @@
 //! Tests the field `webhook` of `POST /crawls`, the webhook secrets of collections, and who can see
 //! webhook URLs. A receiver on the loopback interface receives signed messages.
+use crate::support::receiver::{Receiver, SECRET};
 use crate::support::site::Site;
 use crate::support::{App, Json, Models, Options, field, key_options, ok, problem};
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode as Status, Uri};
-use axum::response::{IntoResponse, Response};
-use hmac::{Hmac, KeyInit, Mac};
 use reqwest::Method;
 use serde_json::{Value, json};
-use sha2::Sha256;
 use store::keys::Scope;
-use tokio::sync::mpsc;
-
-pub(super) const SECRET: &str = "correct horse battery staple";
-
-pub(super) struct Message {
-    path: String,
-    headers: HeaderMap,
-    body: Bytes,
-}
-
-impl Message {
-    pub(super) fn header(&self, name: &str) -> &str {
-        self.headers[name].to_str().unwrap()
-    }
-
-    fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap()
-    }
-
-    /// Checks the message as a receiver does. One of its signatures must be valid.
-    pub(super) fn is_signed_with(&self, secret: &str) -> bool {
-        let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).unwrap();
-        mac.update(self.header("x-facecrawl-timestamp").as_bytes());
-        mac.update(b".");
-        mac.update(&self.body);
-        self.header("x-facecrawl-signature").split(',').any(|signature| {
-            let digits = signature.strip_prefix("sha256=").unwrap();
-            mac.clone().verify_slice(&hex::decode(digits).unwrap()).is_ok()
-        })
-    }
-}
-
-/// Receives messages. Returns 503 for the first request to `/busy`, a redirect for `/moved`, 410
-/// for `/gone`, and 204 for all other requests.
-pub(super) struct Receiver {
-    pub(super) url: String,
-    messages: mpsc::UnboundedReceiver<Message>,
-}
-
-async fn receive(
-    State(sender): State<mpsc::UnboundedSender<Message>>,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
-    let path = uri.path().to_owned();
-    sender.send(Message { path: path.clone(), headers, body }).unwrap();
-    static BUSY: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(true);
-    match path.as_str() {
-        "/busy" if BUSY.swap(false, std::sync::atomic::Ordering::SeqCst) => {
-            Status::SERVICE_UNAVAILABLE.into_response()
-        }
-        "/moved" => (Status::TEMPORARY_REDIRECT, [("location", "/elsewhere")]).into_response(),
-        "/gone" => Status::GONE.into_response(),
-        _ => Status::NO_CONTENT.into_response(),
-    }
-}
-
-impl Receiver {
-    pub(super) async fn start() -> Self {
-        let (sender, messages) = mpsc::unbounded_channel();
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let router = Router::new().fallback(receive).with_state(sender);
-        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        Self { url, messages }
-    }
-
-    pub(super) async fn next(&mut self) -> Message {
-        let wait = tokio::time::timeout(testing::MAX_WAIT, self.messages.recv());
-        wait.await.expect("no message arrived").unwrap()
-    }
-}
 
 async fn app_with_secret() -> App {
     App::spawn_with(Options { webhook_secret: Some(SECRET), ..Options::default() }).await

@@ -203,7 +203,21 @@ const DELETE_NO_FACES: &[(&str, &[&str])] = &[
             "detect_video",
         ],
     ),
-    ("it adds rows", &["create_collection", "create_crawl", "create_key", "create_subject", "create_video"]),
+    (
+        "it adds rows",
+        &[
+            "create_collection",
+            "create_crawl",
+            "create_key",
+            "create_subject",
+            "create_video",
+            "create_watchlist",
+        ],
+    ),
+    (
+        "it deletes no image, face, video, subject or suppression",
+        &["update_watchlist", "delete_watchlist", "update_alert", "redeliver_alert"],
+    ),
     ("it assigns faces to people", &["enrol_subject_faces", "merge_subject", "cluster_collection"]),
     (
         "it changes the state of work and deletes no stored data",

@@ -1,5 +1,6 @@
 //! Starts a service for a test.
 pub(crate) mod images;
+pub(crate) mod receiver;
 mod requests;
 pub(crate) mod site;
 
@@ -12,7 +13,7 @@ use crawler::Fetcher;
 use inference::{Engine, Manifest, ResolvedPack};
 use metrics_exporter_prometheus::{PrometheusHandle, PrometheusRecorder};
 use pipeline::worker::VideoTools;
-use pipeline::{Analyzer, Crawls, FaceStore, Passes, Secret, VideoLimits, Videos, crawls};
+use pipeline::{Analyzer, Crawls, FaceStore, Matcher, Passes, Secret, VideoLimits, Videos, crawls};
 use queue::{Queue, Runner, RunnerConfig};
 use reqwest::Client;
 use server::{AppState, Auth, Config, Services};
@@ -183,12 +184,15 @@ impl App {
                 fetcher.clone(),
                 video_tools.clone(),
             );
+            let matcher = Matcher::new(store.clone(), queue.clone(), options.config.match_threshold);
+            tokio::spawn(matcher.run(shutdown.clone()));
             let config = RunnerConfig {
                 concurrency: HashMap::from([
                     ("scan_page".into(), 2),
                     ("scan_image".into(), 2),
                     ("fetch_video".into(), 4),
                     ("scan_video".into(), 1),
+                    ("deliver_alerts".into(), 8),
                 ]),
                 keep_quarter_free: HashSet::new(),
                 never_alone: Vec::new(),

@@ -305,7 +305,16 @@ pub(crate) struct Events {
 
 impl Events {
     pub(crate) async fn new(app: &App, path: &str) -> Self {
-        let response = app.get(&format!("{path}/events")).await;
+        Self::read(app.get(&format!("{path}/events")).await)
+    }
+
+    /// Continues a stream after the event with this id.
+    pub(crate) async fn after(app: &App, path: &str, last_id: &Value) -> Self {
+        let request = app.client.get(format!("{}{path}/events", app.url));
+        Self::read(request.header("last-event-id", last_id.to_string()).send().await.unwrap())
+    }
+
+    fn read(response: Response) -> Self {
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         Self { response, text: String::new() }
