@@ -89,6 +89,8 @@ create table alerts (
     note text,
     delivery text not null check (delivery in ('none', 'suppressed', 'pending', 'delivered', 'failed')),
     attempts integer not null default 0,
+    -- When the next attempt is due; null: immediately.
+    next_attempt_at timestamptz,
     -- When the delivery is given up.
     deliver_until timestamptz,
     delivered_at timestamptz,
@@ -144,10 +146,12 @@ create trigger watch_faces_inserted after insert on faces
 -- Records a change of watchlists or of their people and faces.
 create function record_watch_changes() returns trigger language plpgsql as $$
 begin
-    insert into watch_changes (collection_id) select distinct collection_id from changed;
-    if found then
-        perform pg_notify('facecrawl_watch', '');
+    -- A cascade runs the trigger for each deleted face or person, mostly without rows.
+    if not exists (select from changed) then
+        return null;
     end if;
+    insert into watch_changes (collection_id) select distinct collection_id from changed;
+    perform pg_notify('facecrawl_watch', '');
     return null;
 end
 $$;

@@ -16,8 +16,6 @@ text_enum! {
         StartCrawl = "start_crawl",
         /// Sends a message to a crawl's webhook when the crawl has ended.
         DeliverWebhook = "deliver_webhook",
-        /// Sends the alerts of a watchlist to its webhook.
-        DeliverAlerts = "deliver_alerts",
         /// Erases the contents of a deleted collection.
         EraseCollection = "erase_collection",
         /// Groups the faces of a collection by person.
@@ -41,8 +39,7 @@ impl JobKind {
             Self::ScanPage | Self::ScanImage => (5, 0),
             // Practically unlimited: a schedule must continue after every failure of the database,
             // and every deleted collection must eventually be erased.
-            // The deliveries of alerts have their own time limit.
-            Self::StartCrawl | Self::EraseCollection | Self::DeliverAlerts => (i16::MAX, 0),
+            Self::StartCrawl | Self::EraseCollection => (i16::MAX, 0),
             // With the waits between them, twelve deliveries take about five hours.
             Self::DeliverWebhook => (12, 0),
             // A file that crashes its worker must not be retried forever. Between checkpoints, a

@@ -40,4 +40,5 @@ pub use videos::analyze::{
     VideoPart, VideoParts, VideoProgress, VideoSummary, VideoTrack,
 };
 pub use videos::control::{AddOutcome, Upload, Videos};
+pub use watch::delivery::Deliverer;
 pub use watch::matcher::Matcher;

@@ -28,12 +28,6 @@ pub fn handlers(
         crawls.config(),
         fetcher.clone(),
     ));
-    let alerts = Arc::new(crate::watch::delivery::DeliverAlerts::new(
-        store.clone(),
-        queue.clone(),
-        crawls.config(),
-        fetcher.clone(),
-    ));
     let erase = Arc::new(crate::collections::EraseCollection::new(
         store.clone(),
         queue.clone(),
@@ -52,7 +46,6 @@ pub fn handlers(
             JobKind::ScanImage => Arc::new(crate::crawls::image::ScanImage::new(context.clone())),
             JobKind::StartCrawl => Arc::new(crate::crawls::closing::StartCrawl(crawls.clone())),
             JobKind::DeliverWebhook => webhook.clone(),
-            JobKind::DeliverAlerts => alerts.clone(),
             JobKind::EraseCollection => erase.clone(),
             JobKind::ClusterCollection => clustering.clone(),
             JobKind::FetchVideo => return videos(Step::Fetch),

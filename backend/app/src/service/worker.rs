@@ -4,7 +4,7 @@ use super::memory::{self, ImageSlots};
 use crate::config::{Settings, cores};
 use domain::JobKind;
 use pipeline::worker::{DELIVERY_PLACES, handlers};
-use pipeline::{Crawls, Maintenance, Matcher, Videos};
+use pipeline::{Crawls, Deliverer, Maintenance, Matcher, Videos};
 use queue::{Runner, RunnerConfig};
 use server::Services;
 use std::collections::HashSet;
@@ -44,6 +44,8 @@ pub fn start_runner(components: &Components, settings: &Settings, shutdown: Canc
     check_memory(settings);
     let Services { store, blobs, queue, crawls, face_store, videos, video_tools, fetcher, .. } =
         components.services.clone();
+    let deliverer = Deliverer::new(store.clone(), &crawls, fetcher.clone());
+    tokio::spawn(deliverer.run(shutdown.clone()));
     let handlers =
         handlers(store.clone(), queue.clone(), crawls.clone(), face_store, fetcher, video_tools.ok());
     let (pages, images) = (settings.page_workers(), settings.image_workers());
@@ -61,7 +63,7 @@ pub fn start_runner(components: &Components, settings: &Settings, shutdown: Canc
         worker_name: format!("{}-{}", machine.nodename().to_string_lossy(), std::process::id()),
     };
     tracing::info!(pages, images, worker = config.worker_name, "worker started");
-    let matcher = Matcher::new(store.clone(), queue.clone(), settings.service.match_threshold);
+    let matcher = Matcher::new(store.clone(), settings.service.match_threshold);
     tokio::spawn(matcher.run(shutdown.clone()));
     tokio::spawn(reconcile(crawls, videos, shutdown.clone()));
     tokio::spawn(run_maintenance(Maintenance::new(store, blobs), shutdown.clone()));
@@ -84,7 +86,7 @@ fn max_concurrency(kind: JobKind, pages: usize, images: usize) -> usize {
         // One video uses all cores, and one clustering uses much of the database.
         JobKind::ScanVideo | JobKind::ClusterCollection => 1,
         JobKind::StartCrawl => CRAWL_START_JOBS,
-        JobKind::DeliverWebhook | JobKind::DeliverAlerts => DELIVERY_PLACES,
+        JobKind::DeliverWebhook => DELIVERY_PLACES,
         JobKind::EraseCollection => COLLECTION_ERASURE_JOBS,
     }
 }

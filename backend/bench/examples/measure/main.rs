@@ -16,6 +16,7 @@ mod queue;
 mod search;
 mod serve_folder;
 mod serve_hosts;
+mod watch;
 
 use clap::{Parser, Subcommand};
 
@@ -51,6 +52,8 @@ enum Measurement {
     ServeHosts(serve_hosts::Arguments),
     /// Posts the images of a folder to a service on this machine
     Load(load::Arguments),
+    /// Compares new faces with watched ones: the cost of a stored face with and without a watchlist
+    Watch(watch::Arguments),
 }
 
 #[tokio::main]
@@ -67,6 +70,7 @@ async fn main() -> anyhow::Result<()> {
         Measurement::ServeFolder(arguments) => serve_folder::serve(arguments).await,
         Measurement::ServeHosts(arguments) => serve_hosts::serve(arguments).await,
         Measurement::Load(arguments) => load::measure(arguments).await,
+        Measurement::Watch(arguments) => watch::measure(arguments).await,
     };
     println!("{:#}", report?);
     Ok(())

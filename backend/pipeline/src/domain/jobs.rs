@@ -115,21 +115,6 @@ impl WebhookMessage {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct AlertDeliveries {
-    pub(crate) watchlist_id: Uuid,
-}
-
-/// Creates the job that delivers the alerts of a watchlist. A watchlist has at most one live job,
-/// so its alerts are delivered in order. Enqueue it under the lock of the numbers of the alerts.
-pub fn deliver_alerts_job(collection: Uuid, watchlist: Uuid) -> NewJob {
-    NewJob {
-        tenant: collection,
-        unique_key: Some(watchlist.to_string()),
-        ..new_job(JobKind::DeliverAlerts, &AlertDeliveries { watchlist_id: watchlist })
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CollectionDeletion {
     pub(crate) collection_id: Uuid,
 }

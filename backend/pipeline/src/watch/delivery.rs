@@ -1,77 +1,179 @@
-//! Handles `deliver_alerts`: sends the pending alerts of a watchlist to its webhook, one after the
-//! other and in order. The alert's id is the id of the message, so a receiver recognises a message
-//! that is repeated. The signing is in `webhooks`.
+//! Sends the pending alerts of each watchlist to its webhook, one after the other and in order. The
+//! alert's id is the id of the message, so a receiver recognises a message that is repeated. The
+//! signing is in `webhooks`.
 //!
-//! The job ends only if no alert is pending. It checks this under the lock of the numbers of the
-//! alerts, under which alerts are stored and jobs are enqueued. So no alert is left without a job.
-use crate::crawls::Config;
-use crate::domain::jobs::AlertDeliveries;
-use crate::domain::{ChangeError, jobs};
-use crate::webhooks::{Attempt, GONE_TEXT, Message, WebhookSender, retry_wait};
+//! A process locks a watchlist on one connection while it delivers its alerts. If the process is
+//! killed, the connection closes, and the next process continues at once. A job of the queue would
+//! continue only after its lease.
+use crate::Crawls;
+use crate::webhooks::{Attempt, DELIVERY_PLACES, GONE_TEXT, Message, WebhookSender, retry_wait};
 use crawler::Fetcher;
 use domain::{DeliveryState, WatchNotify};
 use metrics::{counter, describe_counter};
-use queue::{ClaimedJob, Handler, Queue, QueueError, RunEnd};
 use serde::Serialize;
-use std::time::Duration;
-use store::watch::alerts::{Alert, PendingDelivery};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use store::watch::WatchListener;
+use store::watch::alerts::{Alert, DeliveryLocks, PendingDelivery};
 use store::{Store, StoreError};
 use time::OffsetDateTime;
+use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 use uuid::Uuid;
 
 /// Maximum wait between two attempts to deliver an alert.
 const MAX_WAIT: Duration = Duration::from_secs(300);
+/// Time between two looks for due deliveries: repetitions, and those of a killed process.
+const SCAN_INTERVAL: Duration = Duration::from_secs(1);
+/// Wait after an error of the database.
+const ERROR_WAIT: Duration = Duration::from_secs(1);
+/// Maximum number of watchlists of one collection whose alerts are delivered at a time.
+const COLLECTION_WATCHLISTS: usize = DELIVERY_PLACES / 4;
 
-pub(crate) struct DeliverAlerts {
+/// Delivers alerts. One per process is enough.
+pub struct Deliverer(Arc<Delivery>);
+
+struct Delivery {
     store: Store,
-    queue: Queue,
     sender: WebhookSender,
     retry: Duration,
 }
 
-impl DeliverAlerts {
-    pub(crate) fn new(store: Store, queue: Queue, config: &Config, fetcher: Fetcher) -> Self {
+/// The watchlists that this process delivers.
+struct Active {
+    locks: DeliveryLocks,
+    /// Each task returns the wait before its watchlist should be tried again.
+    tasks: JoinSet<Duration>,
+    /// The watchlists of the tasks, with their collections.
+    watchlists: HashMap<Id, (Uuid, Uuid)>,
+    /// Watchlists that found no place, or an error of the database.
+    postponed: HashMap<Uuid, Instant>,
+}
+
+impl Deliverer {
+    pub fn new(store: Store, crawls: &Crawls, fetcher: Fetcher) -> Self {
         describe_counter!(
             "facecrawl_alert_deliveries_total",
             "Number of attempts to deliver an alert, by the state of the delivery afterwards."
         );
+        let config = crawls.config();
         // Alerts have their own places, so that they and the messages of crawls do not wait for
         // each other.
         let sender = WebhookSender::new(store.clone(), fetcher, config.webhook_secret.clone());
-        Self { store, queue, sender, retry: config.webhook_retry }
+        Self(Arc::new(Delivery { store, sender, retry: config.webhook_retry }))
     }
 
-    async fn deliver_all(&self, job: &ClaimedJob, watchlist: Uuid) -> Result<RunEnd, ChangeError> {
-        loop {
-            match self.store.alerts().next_delivery(watchlist).await? {
-                Some(pending) => {
-                    if let Some(wait) = self.deliver(&pending).await? {
-                        return Ok(RunEnd::Snooze(wait));
-                    }
+    /// Delivers alerts until `shutdown` is cancelled. A message that is being sent is then sent
+    /// again by another process.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let forever = async {
+            loop {
+                if let Err(error) = self.run_until_error().await {
+                    tracing::warn!(%error, "failed to deliver alerts; trying again");
                 }
-                None if self.end(job, watchlist).await? => return Ok(RunEnd::Settled),
-                None => {}
+                tokio::time::sleep(ERROR_WAIT).await;
+            }
+        };
+        let _stopped: Option<()> = shutdown.run_until_cancelled(forever).await;
+    }
+
+    /// Returns when the database fails. The locks are then lost, and all tasks are aborted.
+    async fn run_until_error(&self) -> Result<(), StoreError> {
+        let mut listener: WatchListener = self.0.store.alerts().listen().await?;
+        let mut active = Active {
+            locks: self.0.store.alerts().delivery_locks().await?,
+            tasks: JoinSet::new(),
+            watchlists: HashMap::new(),
+            postponed: HashMap::new(),
+        };
+        loop {
+            active.start_due(&self.0).await?;
+            let now = Instant::now();
+            let next = active.postponed.values().map(|until| until.saturating_duration_since(now)).min();
+            tokio::select! {
+                Some(ended) = active.tasks.join_next_with_id() => {
+                    let (id, wait) = match ended {
+                        Ok(ended) => ended,
+                        Err(error) => (error.id(), ERROR_WAIT),
+                    };
+                    active.end(id, wait).await?;
+                }
+                notified = listener.wait() => notified?,
+                () = tokio::time::sleep(next.map_or(SCAN_INTERVAL, |next| next.min(SCAN_INTERVAL))) => {}
+            }
+        }
+    }
+}
+
+impl Active {
+    /// Starts a task for each watchlist with a due delivery that no process delivers.
+    async fn start_due(&mut self, delivery: &Arc<Delivery>) -> Result<(), StoreError> {
+        let now = Instant::now();
+        self.postponed.retain(|_, until| *until > now);
+        for (watchlist, collection) in delivery.store.alerts().due_deliveries().await? {
+            let of_collection = self.watchlists.values().filter(|(_, other)| *other == collection).count();
+            let is_active = self.watchlists.values().any(|(other, _)| *other == watchlist);
+            let has_place = self.watchlists.len() < DELIVERY_PLACES && of_collection < COLLECTION_WATCHLISTS;
+            if is_active || !has_place || self.postponed.contains_key(&watchlist) {
+                continue;
+            }
+            if self.locks.try_lock(watchlist).await? {
+                let delivery = delivery.clone();
+                let task = self.tasks.spawn(async move { delivery.deliver_all(watchlist).await });
+                self.watchlists.insert(task.id(), (watchlist, collection));
+            }
+        }
+        Ok(())
+    }
+
+    /// Unlocks the watchlist of a task that has ended. An alert that was stored meanwhile is found
+    /// by the next look, because its notification was for a locked watchlist.
+    async fn end(&mut self, task: Id, wait: Duration) -> Result<(), StoreError> {
+        let Some((watchlist, _)) = self.watchlists.remove(&task) else { return Ok(()) };
+        if wait > Duration::ZERO {
+            self.postponed.insert(watchlist, Instant::now() + wait);
+        }
+        self.locks.unlock(watchlist).await
+    }
+}
+
+impl Delivery {
+    /// Delivers the due alerts of a watchlist. Returns the wait before it should be tried again.
+    async fn deliver_all(&self, watchlist: Uuid) -> Duration {
+        loop {
+            let delivered = match self.store.alerts().next_delivery(watchlist).await {
+                Ok(Some(pending)) if pending.is_due => self.deliver(&pending).await,
+                Ok(_) => return Duration::ZERO,
+                Err(error) => Err(error),
+            };
+            match delivered {
+                Ok(Duration::ZERO) => {}
+                Ok(wait) => return wait,
+                Err(error) => {
+                    tracing::warn!(%watchlist, %error, "failed to deliver an alert; trying again");
+                    return ERROR_WAIT;
+                }
             }
         }
     }
 
-    /// Sends one alert. Returns the wait before the next attempt, if it must be sent again.
-    async fn deliver(&self, pending: &PendingDelivery) -> Result<Option<Duration>, StoreError> {
-        let PendingDelivery { alert, webhook, is_expired } = pending;
+    /// Sends one alert. Returns the wait before the next attempt to get a place.
+    async fn deliver(&self, pending: &PendingDelivery) -> Result<Duration, StoreError> {
+        let PendingDelivery { alert, webhook, is_expired, .. } = pending;
         let alerts = self.store.alerts();
         let Some(url) = webhook.as_deref().and_then(|webhook| Url::parse(webhook).ok()) else {
             alerts.end_delivery(alert.id, DeliveryState::None).await?;
-            return Ok(None);
+            return Ok(Duration::ZERO);
         };
         if *is_expired {
             alerts.end_delivery(alert.id, DeliveryState::Failed).await?;
-            return Ok(None);
+            return Ok(Duration::ZERO);
         }
         let _place = match self.sender.acquire(&url, alert.collection_id, alert.attempts == 0) {
             Ok(place) => place,
-            Err(wait) => return Ok(Some(wait)),
+            Err(wait) => return Ok(wait),
         };
         let event = format!("alert.{}", alert.notify);
         let body = Body { event: &event, delivery: alert.id, alert: alert.into() };
@@ -87,21 +189,11 @@ impl DeliverAlerts {
             Attempt::Gone => (DeliveryState::Failed, Some(GONE_TEXT.to_owned())),
             Attempt::Failed(reason) => (DeliveryState::Pending, Some(reason)),
         };
-        alerts.record_attempt(alert.id, state, error.as_deref()).await?;
-        counter!("facecrawl_alert_deliveries_total", "outcome" => state.as_str()).increment(1);
         let failures = alert.attempts.unsigned_abs().saturating_add(1);
-        Ok((state == DeliveryState::Pending).then(|| retry_wait(self.retry, failures).min(MAX_WAIT)))
-    }
-
-    /// Completes the job if no alert is pending.
-    async fn end(&self, job: &ClaimedJob, watchlist: Uuid) -> Result<bool, ChangeError> {
-        let mut tx = self.store.begin().await?;
-        if !self.store.alerts().may_end_delivery(tx.conn(), job.tenant, watchlist).await? {
-            return Ok(false);
-        }
-        self.queue.complete(tx.conn(), job.claim).await?;
-        tx.commit().await?;
-        Ok(true)
+        let wait = retry_wait(self.retry, failures).min(MAX_WAIT);
+        alerts.record_attempt(alert.id, state, error.as_deref(), wait).await?;
+        counter!("facecrawl_alert_deliveries_total", "outcome" => state.as_str()).increment(1);
+        Ok(Duration::ZERO)
     }
 }
 
@@ -148,24 +240,6 @@ impl<'a> From<&'a Alert> for AlertMessage<'a> {
             similarity: alert.similarity,
             stored_at: alert.stored_at,
             created_at: alert.created_at,
-        }
-    }
-}
-
-#[async_trait::async_trait]
-impl Handler for DeliverAlerts {
-    async fn run(&self, job: ClaimedJob, cancel: CancellationToken) -> RunEnd {
-        let payload: AlertDeliveries = match jobs::parse(&job.payload) {
-            Ok(payload) => payload,
-            Err(error) => return RunEnd::Discard(error),
-        };
-        tokio::select! {
-            delivered = self.deliver_all(&job, payload.watchlist_id) => match delivered {
-                Ok(end) => end,
-                Err(ChangeError::Queue(QueueError::Stale(_))) => RunEnd::Stale,
-                Err(error) => RunEnd::Retry(error.to_string(), None),
-            },
-            () = cancel.cancelled() => RunEnd::Snooze(Duration::ZERO),
         }
     }
 }

@@ -3,15 +3,11 @@
 //!
 //! Triggers write an entry for each new face in the transaction that stores it, and notify the
 //! processes. One transaction claims entries, reads the version of the watchlists, compares, stores
-//! the alerts, enqueues the deliveries and deletes the entries. `docs/explanation/WATCH.md` contains
-//! the proof that each match has exactly one alert.
-use crate::domain::ChangeError;
-use crate::domain::jobs::deliver_alerts_job;
+//! the alerts and deletes the entries. `docs/explanation/WATCH.md`
+//! describes why each match has exactly one alert.
 use crate::watch::compare::compare;
-use domain::DeliveryState;
 use metrics::{counter, describe_counter, describe_histogram, histogram};
-use queue::Queue;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use store::watch::WatchListener;
@@ -36,7 +32,6 @@ const MAX_BYTES: usize = 256 << 20;
 /// Compares new faces with watchlists. One per process is enough.
 pub struct Matcher {
     store: Store,
-    queue: Queue,
     /// `MATCH_THRESHOLD`.
     threshold: Option<f32>,
     /// The watched faces of collections and models.
@@ -56,14 +51,14 @@ pub struct Step {
 
 impl Matcher {
     /// `threshold` is the minimum similarity that the service sets, if it sets one.
-    pub fn new(store: Store, queue: Queue, threshold: Option<f32>) -> Self {
+    pub fn new(store: Store, threshold: Option<f32>) -> Self {
         describe_counter!("facecrawl_watch_faces_total", "Number of new faces compared with watchlists.");
         describe_counter!("facecrawl_alerts_total", "Number of alerts, by the state of their delivery.");
         describe_histogram!(
             "facecrawl_watch_delay_seconds",
             "Time from the storing of a face to the comparison with watchlists."
         );
-        Self { store, queue, threshold, lists: HashMap::new() }
+        Self { store, threshold, lists: HashMap::new() }
     }
 
     /// Compares new faces until `shutdown` is cancelled.
@@ -122,7 +117,7 @@ impl Matcher {
     ///
     /// # Errors
     /// Fails if the database fails. The entries then remain, unless the commit succeeded.
-    pub async fn step(&mut self) -> Result<Step, ChangeError> {
+    pub async fn step(&mut self) -> Result<Step, StoreError> {
         let mut tx = self.store.begin().await?;
         let claimed = self.store.watchlists().claim(tx.conn(), BATCH).await?;
         let mut step = Step { busy: claimed.busy, ..Step::default() };
@@ -138,14 +133,6 @@ impl Matcher {
         let entries: Vec<i64> =
             compared.iter().map(|face| face.entry.id).chain(claimed.gone.iter().copied()).collect();
         let stored = self.store.watchlists().store_alerts(tx.conn(), &alerts, &entries).await?;
-        let pending = stored.iter().filter(|alert| alert.delivery == DeliveryState::Pending);
-        let deliveries: BTreeSet<(Uuid, Uuid)> =
-            pending.map(|alert| (alert.collection_id, alert.watchlist_id)).collect();
-        let jobs: Vec<_> = deliveries
-            .into_iter()
-            .map(|(collection, watchlist)| deliver_alerts_job(collection, watchlist))
-            .collect();
-        self.queue.enqueue(tx.conn(), &jobs).await?;
         let now = self.store.watchlists().clock(tx.conn()).await?;
         tx.commit().await?;
         counter!("facecrawl_watch_faces_total").increment(compared.len() as u64);

@@ -3,23 +3,21 @@
 use domain::{DeliveryState, WatchNotify};
 use pipeline::Matcher;
 use pipeline::watch::matcher::Step;
-use queue::Queue;
 use serde_json::json;
 use std::collections::HashSet;
 use store::faces::NewFace;
-use store::images::NewImage;
 use store::index::EmbeddingModel;
 use store::people::NewSubject;
 use store::watch::alerts::{Alert, AlertFilter};
 use store::watch::{NewWatchlist, Watched};
 use store::{Store, StoreError, Tx};
-use testing::TestDatabase;
+use testing::embeddings::Random;
+use testing::{TestDatabase, rows};
 use uuid::Uuid;
 
 struct World {
     database: TestDatabase,
     store: Store,
-    queue: Queue,
     collection: Uuid,
     model: EmbeddingModel,
 }
@@ -28,14 +26,13 @@ impl World {
     async fn new() -> Self {
         let database = TestDatabase::create().await;
         let store = database.store();
-        let queue = Queue::new(store.pool().clone(), queue::Config::default());
         let collection = store.collections().ensure("default").await.unwrap().id;
         let model = store.models().register("a model", "a model", 2).await.unwrap();
-        Self { database, store, queue, collection, model }
+        Self { database, store, collection, model }
     }
 
     fn matcher(&self) -> Matcher {
-        Matcher::new(self.store.clone(), self.queue.clone(), Some(0.9))
+        Matcher::new(self.store.clone(), Some(0.9))
     }
 
     async fn commit<T>(&self, work: impl AsyncFnOnce(&mut Tx) -> Result<T, StoreError>) -> T {
@@ -55,7 +52,7 @@ impl World {
     }
 
     async fn insert_faces(&self, tx: &mut Tx, degrees: &[f32]) -> Result<Vec<Uuid>, StoreError> {
-        let image = new_image();
+        let image = rows::image(&mut Random(Uuid::now_v7().as_u64_pair().1));
         self.store.images().insert(tx.conn(), self.collection, &image).await?.unwrap();
         let faces: Vec<NewFace> = degrees.iter().map(|degrees| new_face(self.model.id, *degrees)).collect();
         self.store.faces().insert(tx.conn(), self.collection, image.id, &faces).await?;
@@ -108,39 +105,10 @@ fn new_watchlist(name: &str) -> NewWatchlist {
     }
 }
 
-fn new_image() -> NewImage {
-    let id = Uuid::now_v7();
-    let mut sha256 = [0; 32];
-    sha256[..16].copy_from_slice(id.as_bytes());
-    NewImage {
-        id,
-        sha256,
-        phash: 1,
-        dhash: 2,
-        ahash: 3,
-        width: 640,
-        height: 480,
-        format: "jpeg".into(),
-        bytes: 1_000,
-        rotation: 0,
-        parts: None,
-    }
-}
-
+/// Returns a face in the direction of this angle.
 fn new_face(model_id: i32, degrees: f32) -> NewFace {
     let angle = degrees.to_radians();
-    NewFace {
-        id: Uuid::now_v7(),
-        bbox: [0.0, 0.0, 40.0, 40.0],
-        det_score: 0.9,
-        landmarks: [1.0; 10],
-        quality: None,
-        quality_overall: None,
-        quality_passed: None,
-        embedding: vec![angle.cos(), angle.sin()],
-        model_id,
-        parts: None,
-    }
+    rows::face(vec![angle.cos(), angle.sin()], model_id, 0.9)
 }
 
 #[testing::test(flavor = "multi_thread")]

@@ -2,9 +2,10 @@
 use crate::StoreError;
 use crate::db::values::to_storable;
 use crate::store::Alerts;
-use crate::watch::{DELIVERY_TIME, lock_sequence};
+use crate::watch::{DELIVERY_CHANNEL, DELIVERY_TIME, WatchListener, announce_deliveries};
 use domain::{AlertState, DeliveryState, WatchNotify};
-use sqlx::{FromRow, PgConnection, Postgres, QueryBuilder};
+use sqlx::{ConnectOptions, FromRow, PgConnection, Postgres, QueryBuilder};
+use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -60,6 +61,8 @@ pub struct PendingDelivery {
     pub webhook: Option<String>,
     /// Whether the time for the delivery has passed.
     pub is_expired: bool,
+    /// Whether the next attempt is due.
+    pub is_due: bool,
 }
 
 macro_rules! select_alerts {
@@ -179,13 +182,13 @@ impl Alerts<'_> {
     }
 
     /// Makes the delivery of an alert pending again, for another [`DELIVERY_TIME`]. Returns its
-    /// collection and its watchlist. Enqueue the job of the watchlist in the same transaction.
+    /// collection.
     ///
     /// # Errors
     /// Fails with `Conflict` if the delivery is pending or the watchlist has no webhook.
-    pub async fn redeliver(self, conn: &mut PgConnection, id: Uuid) -> Result<(Uuid, Uuid), StoreError> {
-        let row: Option<(Uuid, Uuid, DeliveryState, bool)> = sqlx::query_as(
-            "select a.collection_id, a.watchlist_id, a.delivery, w.webhook is not null
+    pub async fn redeliver(self, conn: &mut PgConnection, id: Uuid) -> Result<Uuid, StoreError> {
+        let row: Option<(Uuid, DeliveryState, bool)> = sqlx::query_as(
+            "select a.collection_id, a.delivery, w.webhook is not null
              from alerts a join watchlists w on w.id = a.watchlist_id
              where a.id = $1 and ($2::uuid is null or a.collection_id = $2) for update of a",
         )
@@ -193,8 +196,7 @@ impl Alerts<'_> {
         .bind(self.0.collection_scope)
         .fetch_optional(&mut *conn)
         .await?;
-        let (collection, watchlist, delivery, has_webhook) =
-            row.ok_or_else(|| StoreError::not_found("alert", id))?;
+        let (collection, delivery, has_webhook) = row.ok_or_else(|| StoreError::not_found("alert", id))?;
         if !has_webhook {
             return Err(StoreError::Conflict(
                 "the watchlist of the alert has no webhook; set one first".into(),
@@ -203,18 +205,17 @@ impl Alerts<'_> {
         if delivery == DeliveryState::Pending {
             return Err(StoreError::Conflict("the alert is being delivered already".into()));
         }
-        // The row comes first: whoever holds the numbers waits for no row of an alert.
-        lock_sequence(conn, collection).await?;
         sqlx::query(
-            "update alerts set delivery = 'pending', attempts = 0, error = null, delivered_at = null,
+            "update alerts set delivery = 'pending', attempts = 0, error = null, delivered_at = null, next_attempt_at = null,
                     deliver_until = clock_timestamp() + make_interval(secs => $2)
              where id = $1",
         )
         .bind(id)
         .bind(DELIVERY_TIME.as_secs_f64())
-        .execute(conn)
+        .execute(&mut *conn)
         .await?;
-        Ok((collection, watchlist))
+        announce_deliveries(conn).await?;
+        Ok(collection)
     }
 }
 
@@ -224,9 +225,10 @@ struct PendingRow {
     alert: Alert,
     webhook: Option<String>,
     is_expired: bool,
+    is_due: bool,
 }
 
-/// Calls of the job that delivers the alerts of a watchlist.
+/// Calls of the task that delivers alerts.
 impl Alerts<'_> {
     /// Returns the first alert of a watchlist whose delivery is pending.
     pub async fn next_delivery(self, watchlist: Uuid) -> Result<Option<PendingDelivery>, StoreError> {
@@ -234,7 +236,8 @@ impl Alerts<'_> {
             "select a.id, a.collection_id, c.name as collection, a.watchlist_id, w.name as watchlist, w.notify, a.face_id,
                     f.image_id, a.subject_id, a.watched_face_id, a.similarity, a.sequence, a.state, a.note, a.delivery,
                     a.attempts, a.delivered_at, a.error, a.stored_at, a.created_at, w.webhook,
-                    a.deliver_until <= clock_timestamp() as is_expired
+                    a.deliver_until <= clock_timestamp() as is_expired,
+                    a.next_attempt_at is null or a.next_attempt_at <= clock_timestamp() as is_due
              from alerts a join watchlists w on w.id = a.watchlist_id join collections c on c.id = a.collection_id
                  join faces f on f.id = a.face_id
              where a.watchlist_id = $1 and a.delivery = 'pending' and c.deleting_at is null
@@ -247,25 +250,29 @@ impl Alerts<'_> {
             alert: row.alert,
             webhook: row.webhook,
             is_expired: row.is_expired,
+            is_due: row.is_due,
         }))
     }
 
-    /// Records an attempt to deliver an alert, and the new state. Does nothing if the alert was
-    /// deleted.
+    /// Records an attempt to deliver an alert, the new state, and the wait before the next attempt.
+    /// Does nothing if the alert was deleted.
     pub async fn record_attempt(
         self,
         alert: Uuid,
         delivery: DeliveryState,
         error: Option<&str>,
+        wait: Duration,
     ) -> Result<(), StoreError> {
         sqlx::query(
             "update alerts set attempts = attempts + 1, delivery = $2, error = $3,
-                    delivered_at = case when $2 = 'delivered' then clock_timestamp() end
+                    delivered_at = case when $2 = 'delivered' then clock_timestamp() end,
+                    next_attempt_at = clock_timestamp() + make_interval(secs => $4)
              where id = $1 and delivery = 'pending'",
         )
         .bind(alert)
         .bind(delivery)
         .bind(to_storable(error))
+        .bind(wait.as_secs_f64())
         .execute(&self.0.pool)
         .await?;
         Ok(())
@@ -281,22 +288,48 @@ impl Alerts<'_> {
         Ok(())
     }
 
-    /// Returns whether the job of a watchlist may end: no alert is pending. Locks the numbers of
-    /// the alerts, so that no alert is added until the transaction ends. Call it before the job is
-    /// completed.
-    pub async fn may_end_delivery(
-        self,
-        conn: &mut PgConnection,
-        collection: Uuid,
-        watchlist: Uuid,
-    ) -> Result<bool, StoreError> {
-        lock_sequence(conn, collection).await?;
-        Ok(sqlx::query_scalar(
-            "select not exists (select from alerts a join collections c on c.id = a.collection_id
-                                where a.watchlist_id = $1 and a.delivery = 'pending' and c.deleting_at is null)",
+    /// Returns the watchlists whose first pending alert is due, with their collections.
+    pub async fn due_deliveries(self) -> Result<Vec<(Uuid, Uuid)>, StoreError> {
+        Ok(sqlx::query_as(
+            "select w.id, w.collection_id from watchlists w join collections c on c.id = w.collection_id
+             cross join lateral (
+                 select a.next_attempt_at from alerts a where a.watchlist_id = w.id and a.delivery = 'pending'
+                 order by a.sequence limit 1) first
+             where c.deleting_at is null
+               and (first.next_attempt_at is null or first.next_attempt_at <= clock_timestamp())",
         )
-        .bind(watchlist)
-        .fetch_one(conn)
+        .fetch_all(&self.0.pool)
         .await?)
+    }
+
+    /// Listens for pending deliveries, on a separate connection.
+    pub async fn listen(self) -> Result<WatchListener, StoreError> {
+        WatchListener::connect(&self.0.pool, DELIVERY_CHANNEL).await
+    }
+
+    /// Opens a connection for the locks of the watchlists that this process delivers.
+    pub async fn delivery_locks(self) -> Result<DeliveryLocks, StoreError> {
+        Ok(DeliveryLocks(self.0.pool.connect_options().as_ref().connect().await?))
+    }
+}
+
+/// Locks of watchlists, which the server releases when the connection closes. So only one process
+/// delivers the alerts of a watchlist, and another one continues as soon as it is killed.
+#[derive(Debug)]
+pub struct DeliveryLocks(PgConnection);
+
+impl DeliveryLocks {
+    /// Locks a watchlist. Returns `false` if another connection has locked it.
+    pub async fn try_lock(&mut self, watchlist: Uuid) -> Result<bool, StoreError> {
+        let lock = "select pg_try_advisory_lock(hashtextextended('deliver ' || $1::uuid, 0))";
+        Ok(sqlx::query_scalar(lock).bind(watchlist).fetch_one(&mut self.0).await?)
+    }
+
+    pub async fn unlock(&mut self, watchlist: Uuid) -> Result<(), StoreError> {
+        sqlx::query("select pg_advisory_unlock(hashtextextended('deliver ' || $1::uuid, 0))")
+            .bind(watchlist)
+            .execute(&mut self.0)
+            .await?;
+        Ok(())
     }
 }

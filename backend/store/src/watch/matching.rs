@@ -2,12 +2,12 @@
 //! comparison itself is in the crate `pipeline`.
 //!
 //! A transaction of the comparison waits for no row while it holds one, except for the numbers of
-//! alerts, whose holders wait for nothing else. It skips what another transaction has locked, and
+//! alerts, whose holders wait for nothing. It skips what another transaction has locked, and
 //! the entry of such a face remains for the next transaction. So it is part of no deadlock.
 use crate::StoreError;
 use crate::db::values::floats;
 use crate::store::Watchlists;
-use crate::watch::DELIVERY_TIME;
+use crate::watch::{DELIVERY_TIME, announce_deliveries};
 use domain::{DeliveryState, WatchNotify};
 use futures::TryStreamExt;
 use pgvector::HalfVector;
@@ -409,6 +409,9 @@ impl Watchlists<'_> {
             let alerts: Vec<&NewAlert> =
                 alerts.iter().filter(|alert| alert.collection_id == collection).collect();
             stored.extend(insert_alerts(conn, collection, &alerts).await?);
+        }
+        if stored.iter().any(|alert| alert.delivery == DeliveryState::Pending) {
+            announce_deliveries(conn).await?;
         }
         sqlx::query("delete from watch_outbox where id = any($1)").bind(compared).execute(conn).await?;
         Ok(stored)

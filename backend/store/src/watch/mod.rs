@@ -7,7 +7,7 @@ use crate::db::deletions::set_tombstones;
 use crate::store::Watchlists;
 use domain::WatchNotify;
 use sqlx::postgres::PgListener;
-use sqlx::{FromRow, PgConnection};
+use sqlx::{FromRow, PgConnection, PgPool};
 use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -22,6 +22,8 @@ pub const DELIVERY_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// The channel on which triggers announce new faces, and changes of watchlists.
 const CHANNEL: &str = "facecrawl_watch";
+/// The channel on which alerts with a pending delivery are announced.
+const DELIVERY_CHANNEL: &str = "facecrawl_alerts";
 
 #[derive(Clone, Debug)]
 pub struct NewWatchlist {
@@ -294,27 +296,31 @@ impl Watchlists<'_> {
 
     /// Listens for new faces and for changes of watchlists, on a separate connection.
     pub async fn listen(self) -> Result<WatchListener, StoreError> {
-        // A connection of the pool could be missing while every other connection is in use.
-        let options = self.0.pool.options().clone().min_connections(0).max_connections(1);
-        let pool = options.connect_lazy_with(self.0.pool.connect_options().as_ref().clone());
-        let mut listener = PgListener::connect_with(&pool).await?;
-        listener.listen(CHANNEL).await?;
-        Ok(WatchListener(listener))
+        WatchListener::connect(&self.0.pool, CHANNEL).await
     }
 }
 
-/// Receives the notifications of [`Watchlists::listen`].
+/// Receives notifications, on a separate connection.
 #[derive(Debug)]
 pub struct WatchListener(PgListener);
 
 impl WatchListener {
+    async fn connect(pool: &PgPool, channel: &str) -> Result<Self, StoreError> {
+        // A connection of the pool could be missing while every other connection is in use.
+        let options = pool.options().clone().min_connections(0).max_connections(1);
+        let pool = options.connect_lazy_with(pool.connect_options().as_ref().clone());
+        let mut listener = PgListener::connect_with(&pool).await?;
+        listener.listen(channel).await?;
+        Ok(Self(listener))
+    }
+
     /// Waits for a notification, and consumes all that have arrived. The future can be dropped.
     ///
     /// # Errors
     /// Fails if the connection is lost. Notifications may have been lost too.
     pub async fn wait(&mut self) -> Result<(), StoreError> {
         if self.0.try_recv().await?.is_none() {
-            return Err(StoreError::Database(sqlx::Error::WorkerCrashed));
+            return Err(sqlx::Error::Io(std::io::ErrorKind::ConnectionAborted.into()).into());
         }
         while self.0.next_buffered().is_some() {}
         Ok(())
@@ -394,13 +400,9 @@ fn check_known(resource: &'static str, requested: &[Uuid], known: &[Uuid]) -> Re
     }
 }
 
-/// Locks the numbers of the alerts of a collection until the transaction ends. The jobs that
-/// deliver alerts are enqueued and ended under this lock.
-pub(crate) async fn lock_sequence(conn: &mut PgConnection, collection: Uuid) -> Result<(), StoreError> {
-    sqlx::query("select 1 from alert_sequences where collection_id = $1 for update")
-        .bind(collection)
-        .execute(conn)
-        .await?;
+/// Announces pending deliveries when the transaction commits.
+async fn announce_deliveries(conn: &mut PgConnection) -> Result<(), StoreError> {
+    sqlx::query("select pg_notify($1, '')").bind(DELIVERY_CHANNEL).execute(conn).await?;
     Ok(())
 }
 

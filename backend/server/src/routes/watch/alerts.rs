@@ -1,10 +1,9 @@
 //! Lists and acknowledges alerts, and repeats their deliveries.
 use crate::auth::Caller;
 use crate::extract::{Bounded, Id, Json as JsonBody, List, Query, double_option, time, uuid};
-use crate::{ApiError, AppState, Code, Result, Scope, Spec};
+use crate::{ApiError, Code, Result, Scope, Spec};
 use axum::Json;
 use domain::{AlertState, DeliveryState, WatchNotify};
-use pipeline::jobs::deliver_alerts_job;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::keys::audit::Action;
@@ -243,13 +242,11 @@ pub(super) const REDELIVER: Spec = Spec::needs(Scope::Watch).problems(&[&[Code::
         (status = 409, description = "The delivery is pending, or the watchlist has no webhook"),
     ),
 )]
-pub(super) async fn redeliver_alert(state: AppState, caller: Caller, Id(id): Id) -> Result<Json<AlertView>> {
+pub(super) async fn redeliver_alert(caller: Caller, Id(id): Id) -> Result<Json<AlertView>> {
     let store = caller.store();
     retried("redeliver_alert", || async {
         let mut tx = store.begin().await?;
-        let (collection, watchlist) = store.alerts().redeliver(tx.conn(), id).await?;
-        let job = deliver_alerts_job(collection, watchlist);
-        state.services.queue.enqueue(tx.conn(), &[job]).await?;
+        let collection = store.alerts().redeliver(tx.conn(), id).await?;
         caller.audit(&mut tx, Action::RedeliverAlert, collection, json!({"alert_id": id})).await?;
         Ok::<_, ApiError>(tx.commit().await?)
     })

@@ -13,7 +13,9 @@ use crawler::Fetcher;
 use inference::{Engine, Manifest, ResolvedPack};
 use metrics_exporter_prometheus::{PrometheusHandle, PrometheusRecorder};
 use pipeline::worker::VideoTools;
-use pipeline::{Analyzer, Crawls, FaceStore, Matcher, Passes, Secret, VideoLimits, Videos, crawls};
+use pipeline::{
+    Analyzer, Crawls, Deliverer, FaceStore, Matcher, Passes, Secret, VideoLimits, Videos, crawls,
+};
 use queue::{Queue, Runner, RunnerConfig};
 use reqwest::Client;
 use server::{AppState, Auth, Config, Services};
@@ -184,7 +186,9 @@ impl App {
                 fetcher.clone(),
                 video_tools.clone(),
             );
-            let matcher = Matcher::new(store.clone(), queue.clone(), options.config.match_threshold);
+            let matcher = Matcher::new(store.clone(), options.config.match_threshold);
+            let deliverer = Deliverer::new(store.clone(), &crawls, fetcher.clone());
+            tokio::spawn(deliverer.run(shutdown.clone()));
             tokio::spawn(matcher.run(shutdown.clone()));
             let config = RunnerConfig {
                 concurrency: HashMap::from([
@@ -192,7 +196,6 @@ impl App {
                     ("scan_image".into(), 2),
                     ("fetch_video".into(), 4),
                     ("scan_video".into(), 1),
-                    ("deliver_alerts".into(), 8),
                 ]),
                 keep_quarter_free: HashSet::new(),
                 never_alone: Vec::new(),

@@ -141,7 +141,7 @@ async fn webhook_of_watchlist_passes_guard_and_needs_secret() {
 }
 
 #[testing::test]
-async fn failed_name_resolution_of_webhook_is_recorded() {
+async fn forbidden_address_of_webhook_is_recorded() {
     let app = app().await;
     let gallery = Gallery::new(&app, "default").await;
     let subject = gallery.enrol(0.0).await;
@@ -154,4 +154,21 @@ async fn failed_name_resolution_of_webhook_is_recorded() {
     let alert = app.poll(&path, |alert| alert["attempts"].as_i64() >= Some(1)).await;
     assert!(alert.text("error").contains("forbidden"), "{alert}");
     assert!(!alert.text("error").contains("10.0.0.1/"), "{alert}");
+}
+
+#[testing::test]
+async fn deliveries_of_killed_process_continue_when_its_connection_closes() {
+    let app = app().await;
+    let gallery = Gallery::new(&app, "default").await;
+    let mut receiver = Receiver::start().await;
+    let subject = gallery.enrol(0.0).await;
+    let watchlist = watch(&app, &subject, json!({"webhook": receiver.url})).await;
+    // Another process delivers the alerts of the watchlist.
+    let mut killed = app.state.services.store.alerts().delivery_locks().await.unwrap();
+    assert!(killed.try_lock(watchlist.text("id").parse().unwrap()).await.unwrap());
+    gallery.store(&[1.0]).await;
+    let alert = alerts(&app, &watchlist, 1).await[0].clone();
+    assert!(!receiver.has_message(), "the other process delivers it");
+    drop(killed);
+    assert_eq!(receiver.next().await.header("x-facecrawl-delivery"), alert.text("id"));
 }

@@ -26,7 +26,6 @@ async fn watched() -> (App, String, String, Vec<String>) {
     for watchlist in [people, faces] {
         alerts(&app, &watchlist, 2).await;
     }
-    drop(gallery);
     (app, subject, probe, new)
 }
 

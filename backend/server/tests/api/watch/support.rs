@@ -3,8 +3,9 @@ use crate::support::receiver::SECRET;
 use crate::support::{App, Json, Models, Options, merge};
 use serde_json::{Value, json};
 use store::faces::NewFace;
-use store::images::NewImage;
 use store::people::NewSubject;
+use testing::embeddings::Random;
+use testing::rows;
 use uuid::Uuid;
 
 /// Returns a service with a worker, whose model is not used.
@@ -40,18 +41,7 @@ impl<'a> Gallery<'a> {
     pub(super) fn face(&self, degrees: f32) -> NewFace {
         let mut embedding = vec![0.0; self.dimensions];
         (embedding[0], embedding[1]) = (degrees.to_radians().cos(), degrees.to_radians().sin());
-        NewFace {
-            id: Uuid::now_v7(),
-            bbox: [0.0, 0.0, 40.0, 40.0],
-            det_score: 0.9,
-            landmarks: [1.0; 10],
-            quality: None,
-            quality_overall: Some(0.9),
-            quality_passed: Some(true),
-            embedding,
-            model_id: self.model,
-            parts: None,
-        }
+        rows::face(embedding, self.model, 0.9)
     }
 
     /// Stores an image with a face at each of these angles, in one transaction. Returns the faces.
@@ -62,7 +52,7 @@ impl<'a> Gallery<'a> {
 
     pub(super) async fn store_faces(&self, faces: &[NewFace]) -> Vec<String> {
         let store = &self.app.state.services.store;
-        let image = new_image();
+        let image = rows::image(&mut Random(Uuid::now_v7().as_u64_pair().1));
         let stored = self.app.commit(async |tx| {
             store.suppressions().lock(tx.conn(), self.collection, false).await?;
             store.images().insert(tx.conn(), self.collection, &image).await?.unwrap();
@@ -83,25 +73,6 @@ impl<'a> Gallery<'a> {
             Ok::<_, store::StoreError>(subject)
         });
         subject.await.to_string()
-    }
-}
-
-fn new_image() -> NewImage {
-    let id = Uuid::now_v7();
-    let mut sha256 = [0; 32];
-    sha256[..16].copy_from_slice(id.as_bytes());
-    NewImage {
-        id,
-        sha256,
-        phash: 1,
-        dhash: 2,
-        ahash: 3,
-        width: 640,
-        height: 480,
-        format: "jpeg".into(),
-        bytes: 1_000,
-        rotation: 0,
-        parts: None,
     }
 }
 
