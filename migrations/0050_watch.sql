@@ -1,3 +1,5 @@
+-- Stops older programs. They would merge a watched person into another one without its watchlists.
+--
 -- Watchlists: people and faces that are compared with every new face of a collection, and the
 -- alerts about the faces that match. docs/explanation/WATCH.md describes why no face is missed and
 -- none has two alerts.
@@ -56,6 +58,8 @@ create table watch_outbox (
     stored_at timestamptz not null default clock_timestamp()
 ) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 
+create index watch_outbox_collection on watch_outbox (collection_id, id);
+
 -- Changes of what the watchlists of a collection watch. The set of numbers is the version of the
 -- watchlists in memory. No row is locked, so concurrent changes do not wait for each other.
 create table watch_changes (
@@ -111,7 +115,7 @@ create index alerts_face on alerts (collection_id, face_id);
 create index alerts_subject on alerts (collection_id, subject_id) where subject_id is not null;
 create index alerts_watched_face on alerts (collection_id, watched_face_id) where watched_face_id is not null;
 create index alerts_pending on alerts (watchlist_id, sequence) where delivery = 'pending';
-create index alerts_recent on alerts (watchlist_id, created_at);
+create index alerts_recent on alerts (watchlist_id, created_at) where delivery <> 'suppressed';
 create index alerts_created on alerts (collection_id, created_at);
 
 -- `analyze` copies samples of a column into the statistics of the planner, where an erased value

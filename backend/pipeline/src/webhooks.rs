@@ -58,14 +58,16 @@ impl WebhookSender {
         Self { store, fetcher, secret, places: DeliveryPlaces::default() }
     }
 
-    /// Occupies a place for one message, or returns the wait before the next attempt.
+    /// Occupies a place for one message, or returns the wait before the next attempt. Messages of
+    /// different `senders` do not wait for each other's receivers.
     pub(crate) fn acquire(
         &self,
         url: &Url,
         collection: Uuid,
+        sender: Uuid,
         is_first_attempt: bool,
     ) -> Result<DeliveryPlace, Duration> {
-        self.places.acquire(&crawler::urls::host_key(url), collection, is_first_attempt)
+        self.places.acquire(&crawler::urls::host_key(url), collection, sender, is_first_attempt)
     }
 
     /// Sends a message once. Follows no redirect, and sends nothing to a forbidden address.
@@ -137,8 +139,9 @@ struct DeliveryPlaces(Arc<Places<DeliveryGroup>>);
 /// The groups of messages whose number of places is limited.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum DeliveryGroup {
-    /// A host that receives messages of a collection. Each collection has its own place, so that it
-    /// cannot delay the messages of other collections to the same host.
+    /// A host that receives messages of a sender: of all crawls of a collection, or of a watchlist.
+    /// Each sender has its own place, so that it cannot delay the messages of others to the same
+    /// host.
     Receiver(Uuid, String),
     Collection(Uuid),
     LaterAttempts,
@@ -160,10 +163,11 @@ impl DeliveryPlaces {
         &self,
         host: &str,
         collection: Uuid,
+        sender: Uuid,
         is_first_attempt: bool,
     ) -> Result<DeliveryPlace, Duration> {
         let mut groups =
-            vec![DeliveryGroup::Receiver(collection, host.to_owned()), DeliveryGroup::Collection(collection)];
+            vec![DeliveryGroup::Receiver(sender, host.to_owned()), DeliveryGroup::Collection(collection)];
         if !is_first_attempt {
             groups.push(DeliveryGroup::LaterAttempts);
         }
@@ -215,13 +219,15 @@ mod tests {
         let acquire_all = |name: &str, collection, is_first_attempt| -> Vec<Place<DeliveryGroup>> {
             hosts(name)
                 .iter()
-                .filter_map(|host| deliveries.acquire(host, collection, is_first_attempt).ok())
+                .filter_map(|host| deliveries.acquire(host, collection, collection, is_first_attempt).ok())
                 .collect()
         };
-        let slow = deliveries.acquire("slow", Uuid::from_u128(1), true);
-        assert!(slow.is_ok() && deliveries.acquire("slow", Uuid::from_u128(1), true).is_err());
+        let slow = deliveries.acquire("slow", Uuid::from_u128(1), Uuid::from_u128(1), true);
         assert!(
-            deliveries.acquire("slow", Uuid::from_u128(2), true).is_ok(),
+            slow.is_ok() && deliveries.acquire("slow", Uuid::from_u128(1), Uuid::from_u128(1), true).is_err()
+        );
+        assert!(
+            deliveries.acquire("slow", Uuid::from_u128(2), Uuid::from_u128(2), true).is_ok(),
             "another collection has its own place"
         );
         assert_eq!(acquire_all("a", Uuid::from_u128(1), true).len(), COLLECTION_PLACES - 1);
@@ -234,16 +240,17 @@ mod tests {
             "retries leave places for first attempts"
         );
         drop((slow, retries));
-        assert!(deliveries.acquire("slow", Uuid::from_u128(2), false).is_ok());
+        assert!(deliveries.acquire("slow", Uuid::from_u128(2), Uuid::from_u128(2), false).is_ok());
         assert!(deliveries.0.is_unused(), "no place is occupied");
     }
 
     #[test]
     fn spreads_retry_waits_of_rejected_deliveries() {
         let deliveries = DeliveryPlaces::default();
-        let _place = deliveries.acquire("slow", Uuid::nil(), true);
-        let waits: Vec<Duration> =
-            (0..1_000).filter_map(|_| deliveries.acquire("slow", Uuid::nil(), true).err()).collect();
+        let _place = deliveries.acquire("slow", Uuid::nil(), Uuid::nil(), true);
+        let waits: Vec<Duration> = (0..1_000)
+            .filter_map(|_| deliveries.acquire("slow", Uuid::nil(), Uuid::nil(), true).err())
+            .collect();
         assert!(waits.len() == 1_000 && waits.iter().all(|wait| *wait <= MAX_RETRY_WAIT));
         assert!(waits[99] > RETRY_INTERVAL * 50, "{waits:?}");
     }

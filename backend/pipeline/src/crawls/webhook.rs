@@ -33,10 +33,11 @@ impl DeliverWebhook {
         };
         let options: Result<CrawlOptions, _> = serde_json::from_value(crawl.options.clone());
         let Some(url) = options.ok().and_then(|options| options.webhook) else { return Ok(RunEnd::Done) };
-        let _place = match self.sender.acquire(&url, crawl.collection_id, job.attempt <= 1) {
-            Ok(place) => place,
-            Err(wait) => return Ok(RunEnd::Snooze(wait)),
-        };
+        let _place =
+            match self.sender.acquire(&url, crawl.collection_id, crawl.collection_id, job.attempt <= 1) {
+                Ok(place) => place,
+                Err(wait) => return Ok(RunEnd::Snooze(wait)),
+            };
         let progress = self.store.crawls().progress(crawl.id).await?;
         let body = serde_json::json!({
             "event": message.event,

@@ -29,6 +29,10 @@ const MAX_WAIT: Duration = Duration::from_secs(300);
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 /// Wait after an error of the database.
 const ERROR_WAIT: Duration = Duration::from_secs(1);
+/// Time for which the alerts of a watchlist are delivered without a break, and the break after it.
+/// Other watchlists can then use its place.
+const TIME_SLICE: Duration = Duration::from_secs(5);
+const BREAK: Duration = Duration::from_millis(100);
 /// Maximum number of watchlists of one collection whose alerts are delivered at a time.
 const COLLECTION_WATCHLISTS: usize = DELIVERY_PLACES / 4;
 
@@ -89,6 +93,7 @@ impl Deliverer {
             postponed: HashMap::new(),
         };
         loop {
+            active.locks.check().await?;
             active.start_due(&self.0).await?;
             let now = Instant::now();
             let next = active.postponed.values().map(|until| until.saturating_duration_since(now)).min();
@@ -142,7 +147,11 @@ impl Active {
 impl Delivery {
     /// Delivers the due alerts of a watchlist. Returns the wait before it should be tried again.
     async fn deliver_all(&self, watchlist: Uuid) -> Duration {
+        let started = Instant::now();
         loop {
+            if started.elapsed() >= TIME_SLICE {
+                return BREAK;
+            }
             let delivered = match self.store.alerts().next_delivery(watchlist).await {
                 Ok(Some(pending)) if pending.is_due => self.deliver(&pending).await,
                 Ok(_) => return Duration::ZERO,
@@ -171,10 +180,11 @@ impl Delivery {
             alerts.end_delivery(alert.id, DeliveryState::Failed).await?;
             return Ok(Duration::ZERO);
         }
-        let _place = match self.sender.acquire(&url, alert.collection_id, alert.attempts == 0) {
-            Ok(place) => place,
-            Err(wait) => return Ok(wait),
-        };
+        let _place =
+            match self.sender.acquire(&url, alert.collection_id, alert.watchlist_id, alert.attempts == 0) {
+                Ok(place) => place,
+                Err(wait) => return Ok(wait),
+            };
         let event = format!("alert.{}", alert.notify);
         let body = Body { event: &event, delivery: alert.id, alert: alert.into() };
         let message = Message {

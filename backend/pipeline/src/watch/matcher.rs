@@ -9,7 +9,7 @@ use crate::watch::compare::compare;
 use metrics::{counter, describe_counter, describe_histogram, histogram};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::watch::WatchListener;
 use store::watch::matching::{NewAlert, NewFaceToCompare, WatchedFaces};
 use store::{Store, StoreError, Tx};
@@ -21,10 +21,14 @@ const BATCH: i64 = 256;
 /// Time after which a process looks for new faces without a notification. A notification is lost
 /// only while the connection that listens is broken.
 const FALLBACK_INTERVAL: Duration = Duration::from_secs(5);
-/// Wait before faces are compared again that another transaction had locked, or after an error of
-/// the database.
+/// Wait before the faces of a collection are compared again that another transaction had locked, or
+/// after an error. Other collections are compared meanwhile.
 const BUSY_WAIT: Duration = Duration::from_millis(50);
 const ERROR_WAIT: Duration = Duration::from_secs(1);
+/// Number of collections that one query looks for.
+const COLLECTIONS: i64 = 100;
+/// Number of transactions after which outdated lists are removed from memory, if there is no break.
+const STEPS_PER_CHECK: usize = 32;
 /// Maximum memory of the watched faces in a process, in bytes. At 512 components, it holds the
 /// 50,000 watched faces of two collections. One list is held even if it is larger.
 const MAX_BYTES: usize = 256 << 20;
@@ -36,6 +40,11 @@ pub struct Matcher {
     threshold: Option<f32>,
     /// The watched faces of collections and models.
     lists: HashMap<(Uuid, i32), Arc<WatchedFaces>>,
+    /// The collection of the last transaction. The next one is that of the next collection, so that
+    /// no collection delays the others.
+    last: Uuid,
+    /// Collections that wait after an error, or for a lock.
+    postponed: HashMap<Uuid, Instant>,
 }
 
 /// The result of one transaction.
@@ -58,7 +67,7 @@ impl Matcher {
             "facecrawl_watch_delay_seconds",
             "Time from the storing of a face to the comparison with watchlists."
         );
-        Self { store, threshold, lists: HashMap::new() }
+        Self { store, threshold, lists: HashMap::new(), last: Uuid::nil(), postponed: HashMap::new() }
     }
 
     /// Compares new faces until `shutdown` is cancelled.
@@ -83,43 +92,99 @@ impl Matcher {
     /// replaced.
     async fn run_once(&mut self, listener: Option<&mut WatchListener>) -> bool {
         let is_listening = listener.is_some();
+        let mut steps = 0;
         loop {
-            match self.step().await {
-                Ok(Step { compared: 0, busy: 0, .. }) => break,
-                Ok(Step { compared: 0, .. }) => tokio::time::sleep(BUSY_WAIT).await,
-                Ok(_) => {}
+            let collection = match self.next_collection().await {
+                Ok(Some(collection)) => collection,
+                Ok(None) => break,
                 Err(error) => {
-                    tracing::warn!(%error, "failed to compare new faces with watchlists; trying again");
+                    tracing::warn!(%error, "failed to look for new faces; trying again");
                     tokio::time::sleep(ERROR_WAIT).await;
+                    continue;
                 }
+            };
+            let wait = match self.compare_collection(collection).await {
+                Ok(Step { compared: 0, .. }) => Some(BUSY_WAIT),
+                Ok(_) => None,
+                Err(error) => {
+                    tracing::warn!(%collection, %error, "failed to compare new faces with watchlists; trying again");
+                    Some(ERROR_WAIT)
+                }
+            };
+            if let Some(wait) = wait {
+                self.postponed.insert(collection, Instant::now() + wait);
+            }
+            steps += 1;
+            if steps % STEPS_PER_CHECK == 0 {
+                self.check_lists().await;
             }
         }
-        if let Err(error) = self.drop_outdated_lists().await {
-            tracing::debug!(%error, "failed to read the versions of watchlists");
-        }
+        self.check_lists().await;
+        let now = Instant::now();
+        let next = self.postponed.values().map(|until| until.saturating_duration_since(now)).min();
+        let interval = next.map_or(FALLBACK_INTERVAL, |next| next.min(FALLBACK_INTERVAL));
         let notified = async {
             match listener {
                 Some(listener) => listener.wait().await,
                 None => std::future::pending().await,
             }
         };
-        match tokio::time::timeout(FALLBACK_INTERVAL, notified).await {
+        match tokio::time::timeout(interval, notified).await {
             Ok(Ok(())) => true,
             Ok(Err(error)) => {
                 tracing::warn!(%error, "lost the connection that listens for new faces");
                 false
             }
-            Err(_) => is_listening,
+            Err(_) => is_listening || next.is_some(),
         }
     }
 
-    /// Compares a batch of new faces in one transaction.
+    async fn check_lists(&mut self) {
+        if let Err(error) = self.drop_outdated_lists().await {
+            tracing::debug!(%error, "failed to read the versions of watchlists");
+        }
+    }
+
+    /// Returns the collection whose new faces are compared next: the first one after the last one
+    /// that is not postponed.
+    async fn next_collection(&mut self) -> Result<Option<Uuid>, StoreError> {
+        let now = Instant::now();
+        self.postponed.retain(|_, until| *until > now);
+        let mut tx = self.store.begin().await?;
+        let mut after = self.last;
+        let mut may_wrap = after > Uuid::nil();
+        loop {
+            let watchlists = self.store.watchlists();
+            let found = watchlists.collections_with_new_faces(tx.conn(), after, COLLECTIONS).await?;
+            if let Some(next) = found.iter().find(|collection| !self.postponed.contains_key(collection)) {
+                self.last = *next;
+                return Ok(Some(*next));
+            }
+            after = match found.last() {
+                Some(last) if found.len() as i64 >= COLLECTIONS => *last,
+                _ if may_wrap => {
+                    may_wrap = false;
+                    Uuid::nil()
+                }
+                _ => return Ok(None),
+            };
+        }
+    }
+
+    /// Compares a batch of new faces of the next collection in one transaction.
     ///
     /// # Errors
     /// Fails if the database fails. The entries then remain, unless the commit succeeded.
     pub async fn step(&mut self) -> Result<Step, StoreError> {
+        match self.next_collection().await? {
+            Some(collection) => self.compare_collection(collection).await,
+            None => Ok(Step::default()),
+        }
+    }
+
+    async fn compare_collection(&mut self, collection: Uuid) -> Result<Step, StoreError> {
         let mut tx = self.store.begin().await?;
-        let claimed = self.store.watchlists().claim(tx.conn(), BATCH).await?;
+        let claimed = self.store.watchlists().claim(tx.conn(), collection, BATCH).await?;
         let mut step = Step { busy: claimed.busy, ..Step::default() };
         if claimed.faces.is_empty() && claimed.gone.is_empty() {
             return Ok(step);

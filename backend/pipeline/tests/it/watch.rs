@@ -144,7 +144,7 @@ async fn entry_of_killed_matcher_is_compared_again() {
     let face = world.store_faces(&[1.0]).await[0];
     // A process that is killed after the claim closes its connection, and Postgres rolls back.
     let mut killed = world.store.begin().await.unwrap();
-    let claimed = world.store.watchlists().claim(killed.conn(), 10).await.unwrap();
+    let claimed = world.store.watchlists().claim(killed.conn(), world.collection, 10).await.unwrap();
     assert_eq!(claimed.faces.iter().map(|claimed| claimed.entry.face_id).collect::<Vec<_>>(), [face]);
     assert_eq!(world.matcher().step().await.unwrap(), Step::default(), "the entry is claimed");
     drop(killed);
@@ -238,7 +238,7 @@ async fn deletion_waits_for_comparison_and_removes_its_alert() {
     world.watch("a", vec![ada]).await;
     let face = world.store_faces(&[1.0]).await[0];
     let mut comparing = world.store.begin().await.unwrap();
-    let claimed = world.store.watchlists().claim(comparing.conn(), 10).await.unwrap();
+    let claimed = world.store.watchlists().claim(comparing.conn(), world.collection, 10).await.unwrap();
     let alert = store::watch::matching::NewAlert {
         collection_id: world.collection,
         watchlist_id: watchlist_id(&world).await,
@@ -324,4 +324,53 @@ async fn restored_watchlist_is_deleted_again_and_old_alerts_expire() {
     }
     assert!(world.alerts().await.is_empty());
     assert!(world.store.faces().get(face).await.is_ok(), "the face is kept");
+}
+
+#[testing::test]
+async fn collections_are_compared_in_turn() {
+    let mut world = World::new().await;
+    let mut locked = Vec::new();
+    let mut collections = vec![world.collection];
+    for name in ["b", "c"] {
+        let settings = Default::default();
+        let create = async |tx: &mut Tx| world.store.collections().create(tx.conn(), name, &settings).await;
+        collections.push(world.commit(create).await.id);
+    }
+    for collection in &collections {
+        world.collection = *collection;
+        let ada = world.person(0.0).await;
+        world.watch("a", vec![ada]).await;
+        locked = world.store_faces(&[1.0; 300]).await;
+    }
+    // The faces of the last collection are locked, and the comparison of the others continues.
+    let mut deleting = world.store.begin().await.unwrap();
+    for face in locked {
+        world.store.faces().delete(deleting.conn(), face).await.unwrap();
+    }
+    let mut matcher = world.matcher();
+    let mut steps = Vec::new();
+    for _ in 0..6 {
+        let step = matcher.step().await.unwrap();
+        steps.push((step.compared, step.busy));
+    }
+    assert_eq!(steps, [(256, 0), (256, 0), (0, 256), (44, 0), (44, 0), (0, 256)]);
+}
+
+#[testing::test]
+async fn image_with_watched_face_is_not_replaced() {
+    let world = World::new().await;
+    let face = world.store_faces(&[0.0]).await[0];
+    let image = world.store.faces().get(face).await.unwrap().image_id;
+    let is_replaceable = async || {
+        let mut tx = world.store.begin().await.unwrap();
+        world.store.images().lock_to_replace(tx.conn(), &[image]).await.unwrap()
+    };
+    assert!(is_replaceable().await);
+    let watched = Watched { subjects: Vec::new(), faces: vec![face] };
+    world
+        .commit(async |tx| {
+            world.store.watchlists().insert(tx.conn(), world.collection, &new_watchlist("a"), &watched).await
+        })
+        .await;
+    assert!(!is_replaceable().await);
 }

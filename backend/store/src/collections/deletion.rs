@@ -170,7 +170,9 @@ impl Collections<'_> {
 
 /// Statements that delete everything except images, dependent rows first, so that no cascade
 /// deletes many rows. Live crawls are not deleted: they must be cancelled first.
-const DELETIONS: [&str; 8] = [
+const DELETIONS: [&str; 10] = [
+    "delete from watch_outbox where id in (select id from watch_outbox where collection_id = $1 limit $2)",
+    "delete from alerts where id in (select id from alerts where collection_id = $1 limit $2)",
     "delete from watchlists where id in (select id from watchlists where collection_id = $1 limit $2)",
     "delete from subjects where id in (select id from subjects where collection_id = $1 limit $2)",
     "delete from suppressions where id in (select id from suppressions where collection_id = $1 limit $2)",

@@ -247,7 +247,7 @@ fn check_required(required: i64, known: i64) -> Result<(), StoreError> {
 
 /// Opens a connection for advisory locks and migrations, to a server that accepts changes. The
 /// server closes it within a minute if it cannot reach this process, so that no locks remain.
-async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StoreError> {
+pub(crate) async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StoreError> {
     let mut conn = PgConnection::connect_with(options).await?;
     sqlx::raw_sql(
         "set statement_timeout = 0; set tcp_keepalives_idle = 20; set tcp_keepalives_interval = 10;

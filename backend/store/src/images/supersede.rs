@@ -48,7 +48,8 @@ impl Images<'_> {
         Ok(locked.is_some())
     }
 
-    /// Returns the images that have a face assigned to a subject. They are never replaced.
+    /// Returns the images that have a watched face, or a face assigned to a subject. They are never
+    /// replaced.
     pub async fn images_with_subjects(
         self,
         executor: impl PgExecutor<'_>,
@@ -58,23 +59,26 @@ impl Images<'_> {
             return Ok(Vec::new());
         }
         Ok(sqlx::query_scalar(
-            "select distinct f.image_id from faces f join subject_faces s on s.face_id = f.id where f.image_id = any($1)",
+            "select f.image_id from faces f join subject_faces s on s.face_id = f.id where f.image_id = any($1)
+             union
+             select f.image_id from faces f join watched_faces w on w.collection_id = f.collection_id and w.face_id = f.id
+             where f.image_id = any($1)",
         )
         .bind(images)
         .fetch_all(executor)
         .await?)
     }
 
-    /// Locks images for replacement. Returns `false` if one of them was deleted or now has a face
-    /// assigned to a subject. In that case, search again. Waits for transactions that are linking
-    /// to them.
+    /// Locks images for replacement. Returns `false` if one of them was deleted or now has a
+    /// watched face or a face assigned to a subject. In that case, search again. Waits for
+    /// transactions that are linking to them.
     pub async fn lock_to_replace(self, conn: &mut PgConnection, images: &[Uuid]) -> Result<bool, StoreError> {
         let locked: Vec<i32> =
             sqlx::query_scalar("select 1 from images where id = any($1) order by id for no key update")
                 .bind(images)
                 .fetch_all(&mut *conn)
                 .await?;
-        // From here on, no transaction can enrol one of these faces.
+        // From here on, no transaction can enrol or watch one of these faces.
         sqlx::query("select 1 from faces where image_id = any($1) order by id for update")
             .bind(images)
             .execute(&mut *conn)

@@ -1,10 +1,11 @@
 //! Lists and changes alerts, and records their deliveries.
 use crate::StoreError;
+use crate::db::schema;
 use crate::db::values::to_storable;
 use crate::store::Alerts;
 use crate::watch::{DELIVERY_CHANNEL, DELIVERY_TIME, WatchListener, announce_deliveries};
 use domain::{AlertState, DeliveryState, WatchNotify};
-use sqlx::{ConnectOptions, FromRow, PgConnection, Postgres, QueryBuilder};
+use sqlx::{Connection, FromRow, PgConnection, Postgres, QueryBuilder};
 use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -309,7 +310,7 @@ impl Alerts<'_> {
 
     /// Opens a connection for the locks of the watchlists that this process delivers.
     pub async fn delivery_locks(self) -> Result<DeliveryLocks, StoreError> {
-        Ok(DeliveryLocks(self.0.pool.connect_options().as_ref().connect().await?))
+        Ok(DeliveryLocks(schema::connect(self.0.pool.connect_options().as_ref()).await?))
     }
 }
 
@@ -323,6 +324,11 @@ impl DeliveryLocks {
     pub async fn try_lock(&mut self, watchlist: Uuid) -> Result<bool, StoreError> {
         let lock = "select pg_try_advisory_lock(hashtextextended('deliver ' || $1::uuid, 0))";
         Ok(sqlx::query_scalar(lock).bind(watchlist).fetch_one(&mut self.0).await?)
+    }
+
+    /// Fails if the connection was lost, and with it the locks.
+    pub async fn check(&mut self) -> Result<(), StoreError> {
+        Ok(self.0.ping().await?)
     }
 
     pub async fn unlock(&mut self, watchlist: Uuid) -> Result<(), StoreError> {

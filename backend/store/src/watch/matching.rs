@@ -126,13 +126,42 @@ struct WatchlistRow {
 }
 
 impl Watchlists<'_> {
-    /// Claims up to `limit` entries of new faces that no other transaction has claimed, and locks
-    /// the faces. The claim ends with the transaction.
-    pub async fn claim(self, conn: &mut PgConnection, limit: i64) -> Result<Claimed, StoreError> {
-        let entries: Vec<OutboxEntry> = sqlx::query_as(
-            "select id, face_id, collection_id, stored_at from watch_outbox
-             order by id limit $1 for update skip locked",
+    /// Returns collections with entries of new faces, in id order, after `after`.
+    pub async fn collections_with_new_faces(
+        self,
+        conn: &mut PgConnection,
+        after: Uuid,
+        limit: i64,
+    ) -> Result<Vec<Uuid>, StoreError> {
+        // Reads one entry of each collection.
+        Ok(sqlx::query_scalar(
+            "with recursive found as (
+                 (select collection_id from watch_outbox where collection_id > $1 order by collection_id limit 1)
+                 union all
+                 select n.collection_id from found f cross join lateral (
+                     select o.collection_id from watch_outbox o where o.collection_id > f.collection_id
+                     order by o.collection_id limit 1) n)
+             select collection_id from found limit $2",
         )
+        .bind(after)
+        .bind(limit)
+        .fetch_all(conn)
+        .await?)
+    }
+
+    /// Claims up to `limit` entries of new faces of a collection that no other transaction has
+    /// claimed, and locks the faces. The claim ends with the transaction.
+    pub async fn claim(
+        self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        limit: i64,
+    ) -> Result<Claimed, StoreError> {
+        let entries: Vec<OutboxEntry> = sqlx::query_as(
+            "select id, face_id, collection_id, stored_at from watch_outbox where collection_id = $1
+             order by id limit $2 for update skip locked",
+        )
+        .bind(collection)
         .bind(limit)
         .fetch_all(&mut *conn)
         .await?;
@@ -289,18 +318,19 @@ impl WatchedFaces {
         // The first faces of all people come before the second ones, so that the limit leaves no
         // person without a face.
         let mut rows = sqlx::query_as::<_, (Uuid, Option<Uuid>, HalfVector)>(
-            "select face_id, subject_id, embedding from (
-                 select f.id as face_id, sf.subject_id, f.embedding, row_number() over (
+            "select found.face_id, found.subject_id, e.embedding from (
+                 select f.id as face_id, sf.subject_id, row_number() over (
                             partition by sf.subject_id
                             order by sf.assigned_by = 'user' desc, f.quality_overall desc nulls last, f.id) as place
                  from (select distinct subject_id from watched_people where collection_id = $1) p
                      join subject_faces sf on sf.collection_id = $1 and sf.subject_id = p.subject_id
                      join faces f on f.id = sf.face_id and f.model_id = $2
                  union all
-                 select f.id, null, f.embedding, 1
+                 select f.id, null, 1
                  from (select distinct face_id from watched_faces where collection_id = $1) w
-                     join faces f on f.id = w.face_id and f.model_id = $2) found
-             where place <= $3 order by place, face_id limit $4",
+                     join faces f on f.id = w.face_id and f.model_id = $2
+                 order by place, face_id limit $4) found join faces e on e.id = found.face_id
+             where found.place <= $3 order by found.place, found.face_id",
         )
         .bind(collection)
         .bind(model)

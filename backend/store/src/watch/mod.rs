@@ -5,6 +5,7 @@ pub mod matching;
 use crate::StoreError;
 use crate::db::deletions::set_tombstones;
 use crate::store::Watchlists;
+use crate::watch::matching::MAX_WATCHED_FACES;
 use domain::WatchNotify;
 use sqlx::postgres::PgListener;
 use sqlx::{FromRow, PgConnection, PgPool};
@@ -153,6 +154,7 @@ impl Watchlists<'_> {
             .await?;
         set_people(conn, collection, id, &watched.subjects).await?;
         set_faces(conn, collection, id, &watched.faces).await?;
+        check_watched_count(conn, collection).await?;
         Ok(id)
     }
 
@@ -252,6 +254,7 @@ impl Watchlists<'_> {
         if let Some(faces) = &patch.faces {
             set_faces(conn, collection, id, faces).await?;
         }
+        check_watched_count(conn, collection).await?;
         Ok(())
     }
 
@@ -373,7 +376,8 @@ async fn set_faces(
         .execute(&mut *conn)
         .await?;
     let known: Vec<Uuid> = sqlx::query_scalar(
-        "select id from faces where collection_id = $1 and id = any($2) order by id for key share",
+        // A new embedding that is being stored would otherwise not be recorded as a change.
+        "select id from faces where collection_id = $1 and id = any($2) order by id for share",
     )
     .bind(collection)
     .bind(faces)
@@ -390,6 +394,24 @@ async fn set_faces(
     .execute(conn)
     .await?;
     Ok(())
+}
+
+/// Fails with `Conflict` if all watchlists of the collection together watch too many people and
+/// faces. The comparison would then leave some of them out.
+async fn check_watched_count(conn: &mut PgConnection, collection: Uuid) -> Result<(), StoreError> {
+    let count: i64 = sqlx::query_scalar(
+        "select (select count(distinct subject_id) from watched_people where collection_id = $1)
+              + (select count(distinct face_id) from watched_faces where collection_id = $1)",
+    )
+    .bind(collection)
+    .fetch_one(conn)
+    .await?;
+    if count <= MAX_WATCHED_FACES {
+        return Ok(());
+    }
+    Err(StoreError::Conflict(format!(
+        "the watchlists of the collection would watch {count} people and faces; at most {MAX_WATCHED_FACES} are allowed"
+    )))
 }
 
 /// Both lists can have ten thousand ids, and `known` is sorted.

@@ -129,7 +129,7 @@ async fn migrations_of_next_version(first_line: &str) -> (Migrator, tempfile::Te
 }
 
 /// The newest migration of this version that stops older programs.
-const STOPPING_MIGRATION: i64 = 49;
+const STOPPING_MIGRATION: i64 = 50;
 
 async fn required_version(db: &TestDatabase) -> i64 {
     db.number("select version from required_schema").await

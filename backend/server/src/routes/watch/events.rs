@@ -54,7 +54,8 @@ pub(super) async fn follow_alerts(
     let counted = state.event_streams.admit()?;
     let collection = caller.collection(params.collection.as_deref()).await?.id;
     let sent = match last_event_id(&headers)?.or(params.after.map(Bounded::get)) {
-        Some(number) => number,
+        // After a restore of a backup, the numbers begin again below those that the client knows.
+        Some(number) => number.min(caller.store().alerts().last_sequence(collection).await?),
         None => caller.store().alerts().last_sequence(collection).await?,
     };
     let receiver = state.alert_followers.follow(&state.services.store, collection);
@@ -99,6 +100,7 @@ impl Follower {
             if let Some(alert) = self.buffer.pop_front() {
                 return Some(alert);
             }
+            self.check_key().await?;
             // A failed read is repeated after the next read of the number.
             let rows = self.caller.store().alerts().list_after(&self.filter, self.sent, ALERTS_PER_READ);
             if let Ok(alerts) = rows.await {
@@ -109,6 +111,15 @@ impl Follower {
         }
     }
 
+    /// Returns `None` if the service stops or the key was revoked.
+    async fn check_key(&self) -> Option<()> {
+        if self.state.shutdown.is_cancelled() {
+            return None;
+        }
+        let checked = self.caller.recheck_key(&self.state.keyring, &self.state.services.store).await;
+        (!matches!(checked, Err(error) if error.code() == Code::Unauthorized)).then_some(())
+    }
+
     /// Waits for the next read of the number. Returns whether there may be new alerts, or `None` at
     /// the end of the stream.
     async fn wait(&mut self) -> Option<bool> {
@@ -116,10 +127,7 @@ impl Follower {
             () = self.state.shutdown.cancelled() => return None,
             changed = self.receiver.changed() => changed.ok()?,
         }
-        let key_check = self.caller.recheck_key(&self.state.keyring, &self.state.services.store).await;
-        if matches!(key_check, Err(error) if error.code() == Code::Unauthorized) {
-            return None;
-        }
+        self.check_key().await?;
         match &*self.receiver.borrow_and_update() {
             Some(Update::Found(_, count)) => Some(count.0 > self.sent),
             Some(Update::Deleted) => None,

@@ -354,6 +354,9 @@ pub(super) async fn update_watchlist(
         let detail = json!({
             "watchlist_id": id, "purpose": patch.purpose, "threshold": patch.threshold,
             "subjects": patch.subjects.as_ref().map(Vec::len), "faces": patch.faces.as_ref().map(Vec::len),
+            // Not the address, which may grant access.
+            "webhook": patch.webhook.as_ref().map(|webhook| if webhook.is_some() { "set" } else { "removed" }),
+            "cooldown_seconds": patch.cooldown_seconds,
         });
         caller.audit(&mut tx, Action::UpdateWatchlist, collection, without_nulls(detail)).await?;
         Ok::<_, ApiError>(tx.commit().await?)
