@@ -14,7 +14,7 @@ mod text_enum;
 pub use jobs::{JobKind, JobSpec};
 pub use reason::Reason;
 pub use states::{
-    AlertState, ClusteringState, CrawlKind, CrawlState, DeliveryState, ImageState, IndexSetState, PageState,
-    Unprocessed, VideoState, WatchNotify,
+    AlertState, ClusteringState, CrawlKind, CrawlState, DeliveryState, EnrolmentOutcome, ImageState,
+    IndexSetState, PageState, Unprocessed, VideoState, WatchNotify,
 };
 pub use text_enum::UnknownCode;

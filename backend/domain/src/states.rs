@@ -112,6 +112,43 @@ text_enum! {
 }
 
 text_enum! {
+    /// What an import of many people did with a file.
+    pub enum EnrolmentOutcome: "result of a file of an import" {
+        /// The face belongs to the person now. In a dry run, it would.
+        Enrolled = "enrolled",
+        /// A face of the same file belongs to the person already.
+        AlreadyEnrolled = "already_enrolled",
+        /// No face was found.
+        NoFace = "no_face",
+        /// The image shows several faces.
+        SeveralFaces = "several_faces",
+        /// The face does not meet the quality profile.
+        LowQuality = "low_quality",
+        /// The face resembles another enrolled person more than its own.
+        LooksLike = "looks_like",
+        /// The file cannot be read, or is not a usable image.
+        Unreadable = "unreadable",
+        /// The image or the person was erased and must not be stored again.
+        Suppressed = "suppressed",
+        /// The file has too many bytes or pixels.
+        TooLarge = "too_large",
+        /// No person is named for the file, or the name is not allowed.
+        BadName = "bad_name",
+        /// Several subjects of the collection have the name.
+        AmbiguousName = "ambiguous_name",
+        /// The service could not analyse the file. A later import may succeed.
+        Failed = "failed",
+    }
+}
+
+impl EnrolmentOutcome {
+    /// Returns whether the face is enrolled after the import.
+    pub fn is_success(self) -> bool {
+        matches!(self, Self::Enrolled | Self::AlreadyEnrolled)
+    }
+}
+
+text_enum! {
     /// State of a set of faces in a search index outside the database.
     pub enum IndexSetState: "state of an index set" {
         /// Faces are copied to it, or its graph is built. Searches use another set if there is one.

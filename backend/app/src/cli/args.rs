@@ -16,6 +16,7 @@ Service:
 
 Images:
   scan         Find and store the faces of folders, files and web pages
+  enrol        Enrol many people from folders or a list
   detect       Print the faces of files; needs no database
   bench        Measure the speed of operations and of the pipeline on CPU and GPU
 
@@ -42,6 +43,7 @@ Examples:
   facecrawl                                     Start everything on http://127.0.0.1:8080
   facecrawl scan ~/Pictures                     Store the faces of a folder
   facecrawl scan https://example.org --max-pages 50
+  facecrawl enrol ~/People --dry-run            Check the images of people, one folder each
   facecrawl detect --json portrait.jpg          Faces of a file as JSON
   facecrawl detect --draw faces.png group.jpg   Draw the faces of a file
   facecrawl bench --operation pipeline --json - Images and faces per second on this machine
@@ -75,6 +77,12 @@ pub enum Command {
     Worker,
     /// Find and store the faces of folders, files and web pages
     Scan(super::scan::ScanArgs),
+    /// Enrol many people from folders or a list
+    ///
+    /// Each image must show one good face. The command reports each file that is not enrolled, with
+    /// the reason. A person is found by the name, or created. Repeating the command enrols nothing
+    /// twice.
+    Enrol(super::enrol::EnrolArgs),
     /// Print the faces of files; needs no database
     Detect(super::detect::DetectArgs),
     /// Measure the speed of operations and of the pipeline on CPU and GPU; needs no database

@@ -5,6 +5,7 @@ mod backup;
 mod bench;
 mod config;
 mod detect;
+mod enrol;
 mod gpu;
 mod index;
 mod jobs;
@@ -148,6 +149,7 @@ async fn dispatch(cli: Cli, loaded: LoadedConfig, sockets: ListenFd) -> anyhow::
             up::run(settings, up::Roles { serves_api: false, runs_worker: true }, sockets).await
         }
         Command::Scan(args) => scan::run(settings, args).await,
+        Command::Enrol(args) => enrol::run(settings, args).await,
         Command::Detect(args) => detect::run(settings, args).await,
         Command::Bench(args) => bench::run(settings, args).await,
         Command::Models(args) => models::run(settings, args).await,
@@ -193,7 +195,7 @@ fn print_gpu_runtimes(command: Option<&Command>, settings: &Settings) -> anyhow:
         None => true,
         Some(Command::Up | Command::Serve | Command::Worker) => true,
         Some(Command::Scan(_) | Command::Detect(_) | Command::Bench(_) | Command::Gpu(_)) => true,
-        Some(Command::Models(_) | Command::Reembed(_)) => true,
+        Some(Command::Enrol(_) | Command::Models(_) | Command::Reembed(_)) => true,
         Some(_) => false,
     };
     for runtime in settings.required_gpu_runtimes().iter().filter(|_| loads_models) {

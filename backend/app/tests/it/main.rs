@@ -9,6 +9,7 @@ mod bench;
 mod cli;
 mod config;
 mod deployment;
+mod enrol;
 mod erasures;
 mod gpu_check;
 mod gpu_runtime;

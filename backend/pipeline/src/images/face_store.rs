@@ -145,6 +145,15 @@ struct EncodedBlob {
     faces: Vec<NewFaceParts>,
 }
 
+/// The encoded files of an image, before they are written.
+#[derive(Default)]
+pub(crate) struct EncodedImage {
+    /// `None` if the image has no files.
+    blob: Option<EncodedBlob>,
+    /// For each face of the analysis, whether it is stored.
+    stored: Vec<bool>,
+}
+
 impl EncodedBlob {
     fn append(&mut self, file: &[u8]) -> i32 {
         self.bytes.extend_from_slice(file);
@@ -183,20 +192,26 @@ impl FaceStore {
         }
     }
 
-    /// Encodes and writes the blobs of an analysis with [`chips`](crate::AnalyzeOptions::chips).
-    /// The thumbnail has the orientation that a browser shows; crops and chips are upright.
-    /// [`Thumbnails`](crate::Thumbnails) selects the images that have one.
+    /// Encodes and writes the blobs of an analysis: [`Self::encode_blobs`], then
+    /// [`Self::put_blobs`].
     pub(crate) async fn write_blobs(&self, analysis: &Analysis) -> Result<StoredBlobs, IngestError> {
+        self.put_blobs(self.encode_blobs(analysis).await?).await
+    }
+
+    /// Encodes the blobs of an analysis with [`chips`](crate::AnalyzeOptions::chips). The pixels
+    /// are not needed afterwards. The thumbnail has the orientation that a browser shows; crops and
+    /// chips are upright. [`Thumbnails`](crate::Thumbnails) selects the images that have one.
+    pub(crate) async fn encode_blobs(&self, analysis: &Analysis) -> Result<EncodedImage, IngestError> {
         let frame = analysis.frame.clone();
         let rotation = analysis.rotation;
         let chip_of = |face: &AnalyzedFace| face.chip.clone().expect("stored images are analysed with chips");
+        let stored: Vec<bool> = analysis.faces.iter().map(|face| face.embedding.is_some()).collect();
         let is_stored = |face: &&AnalyzedFace| face.embedding.is_some();
         let faces = analysis.faces.iter().filter(is_stored).map(|face| (face.detection.bbox, chip_of(face)));
         let faces: Vec<_> = faces.collect();
         let needs_thumbnail = self.needs_thumbnail(!faces.is_empty());
         if !needs_thumbnail && faces.is_empty() {
-            let faces = vec![None; analysis.faces.len()];
-            return Ok(StoredBlobs { faces, ..StoredBlobs::default() });
+            return Ok(EncodedImage { blob: None, stored });
         }
         let encode = move || {
             let mut blob = EncodedBlob::default();
@@ -212,13 +227,20 @@ impl FaceStore {
             }
             blob
         };
-        let blob = self.analyzer.cpu().run(encode).await?.output;
+        Ok(EncodedImage { blob: Some(self.analyzer.cpu().run(encode).await?.output), stored })
+    }
+
+    /// Writes the blobs of an image.
+    pub(crate) async fn put_blobs(&self, encoded: EncodedImage) -> Result<StoredBlobs, IngestError> {
+        let EncodedImage { blob, stored } = encoded;
+        let Some(blob) = blob else {
+            return Ok(StoredBlobs { faces: vec![None; stored.len()], ..StoredBlobs::default() });
+        };
         let bytes = Bytes::from(blob.bytes);
         let key = self.blobs.put_parts(bytes.clone()).await?;
         let image = NewImageParts { key: key.clone(), thumbnail_bytes: blob.thumbnail_bytes };
         let mut parts = blob.faces.into_iter();
-        let next_parts = |face| Some(face).filter(is_stored).and_then(|_| parts.next());
-        let faces = analysis.faces.iter().map(next_parts).collect();
+        let faces = stored.into_iter().map(|is_stored| if is_stored { parts.next() } else { None }).collect();
         let written = vec![(key, bytes)];
         Ok(StoredBlobs { image: Some(image), faces, written, ..StoredBlobs::default() })
     }

@@ -1,16 +1,22 @@
 //! Enrols a face: stores an image that a caller sends and assigns one of its faces to a subject.
-//! Crawled images are stored in `images::ingest`.
+//! `people::import` enrols many files with the same transaction. Crawled images are stored in
+//! `images::ingest`.
 
-use crate::images::face_store::{FaceStore, IngestError, StoredBlobs, new_face};
-use crate::images::ingest::{image_to_check, new_image};
+use crate::erasures::suppression::ImageToCheck;
+use crate::images::face_store::{EncodedImage, FaceStore, IngestError, StoredBlobs, new_face};
+use crate::images::ingest::new_image;
 use crate::{Analysis, AnalyzeOptions, AnalyzedFace, Analyzer};
 use bytes::Bytes;
+use domain::Reason;
 use inference::Priority;
 use store::blobs::parts::NewFaceParts;
 use store::faces::NewFace;
-use store::{StoreError, retried};
+use store::images::NewImage;
+use store::people::NewSubject;
+use store::people::names::EnrolledFace as StoredFace;
+use store::{Store, StoreError, Tx, retried};
 use uuid::Uuid;
-use vision::{Profile, QualityReport, Rect};
+use vision::{PerceptualHashes, Profile, QualityReport, Rect};
 
 /// Minimum intersection over union of two boxes of one file that are the same face. The boxes can
 /// differ if the detector had different settings when the face was stored.
@@ -111,54 +117,178 @@ impl Enrolment {
         if !reasons.is_empty() && !self.force {
             return Err(EnrolError::Quality(reasons));
         }
-        let blobs = faces.write_blobs(&analysis).await?;
-        let stored = retried("enrol", || self.store(faces, &analysis, face, &blobs)).await?;
-        let Some((face, image)) = stored else {
-            faces.discard_blobs(&blobs).await;
-            let reason = "the image, its address or a person in it was erased and must not be stored again; send an image that shows only this person";
-            return Err(IngestError::from(StoreError::Conflict(reason.into())).into());
+        let target = Target {
+            collection: self.collection,
+            person: Person::Subject(self.subject),
+            url: self.url.as_deref(),
+            final_url: self.final_url.as_deref(),
+            face_index: index,
+            allow_move: self.allow_move,
         };
-        Ok(EnrolledFace { face, image, reasons })
+        match AnalyzedFile::new(faces, analysis).await?.enrol(faces, &target).await? {
+            Stored::Enrolled { face, image, .. } => Ok(EnrolledFace { face, image, reasons }),
+            // The last two are results of a person that is found by name.
+            Stored::Suppressed(_) | Stored::AmbiguousName | Stored::OtherPerson(_) => {
+                let reason = "the image, its address or a person in it was erased and must not be stored again; send an image that shows only this person";
+                Err(IngestError::from(StoreError::Conflict(reason.into())).into())
+            }
+        }
+    }
+}
+
+/// The person to whom a face is assigned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Person<'a> {
+    /// An existing subject.
+    Subject(Uuid),
+    /// The subject with this name. It is created if there is none.
+    Named(&'a str),
+}
+
+/// Where a face of an analysed file is enrolled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target<'a> {
+    pub(crate) collection: Uuid,
+    pub(crate) person: Person<'a>,
+    /// The address from which the file was fetched, in any spelling.
+    pub(crate) url: Option<&'a str>,
+    /// The final address after redirects.
+    pub(crate) final_url: Option<&'a str>,
+    /// Index of the face in the analysis.
+    pub(crate) face_index: usize,
+    /// Whether to move the face if it belongs to another subject.
+    pub(crate) allow_move: bool,
+}
+
+/// The result of the transaction that enrols a face.
+#[derive(Debug)]
+pub(crate) enum Stored {
+    Enrolled {
+        face: Uuid,
+        image: Uuid,
+        subject: Uuid,
+        /// Whether the transaction created the subject.
+        is_new_subject: bool,
+    },
+    /// A suppression excludes the image. Nothing was changed.
+    Suppressed(Reason),
+    /// Several subjects have the name. Nothing was changed.
+    AmbiguousName,
+    /// A face of the file belongs to another enrolled person than the named one. Nothing was
+    /// changed.
+    OtherPerson(StoredFace),
+}
+
+/// An analysed file without its pixels: its rows, and the encoded files. It holds no memory of the
+/// budget of decoded images, so it may wait for its turn to be stored.
+pub(crate) struct AnalyzedFile {
+    image: NewImage,
+    hashes: PerceptualHashes,
+    /// Width and height in pixels.
+    size: (u32, u32),
+    /// The faces, best score first, without chips.
+    pub(crate) faces: Vec<AnalyzedFace>,
+    encoded: EncodedImage,
+}
+
+impl AnalyzedFile {
+    /// Encodes the files of an analysis with chips, and releases its pixels.
+    ///
+    /// # Errors
+    /// Fails with `IngestError::Analyze`.
+    pub(crate) async fn new(faces: &FaceStore, analysis: Analysis) -> Result<Self, IngestError> {
+        let encoded = faces.encode_blobs(&analysis).await?;
+        Ok(Self { encoded, ..Self::without_files(&analysis) })
     }
 
-    /// Stores the image and assigns the chosen face to the subject. Returns the ids of the face and
-    /// of the image, or `None` without a change if a suppression excludes the image.
+    /// Returns a file that can be checked, but not stored.
+    pub(crate) fn without_files(analysis: &Analysis) -> Self {
+        let mut faces = analysis.faces.clone();
+        faces.iter_mut().for_each(|face| face.chip = None);
+        Self {
+            image: new_image(analysis, None),
+            hashes: analysis.hashes,
+            size: (analysis.frame.width(), analysis.frame.height()),
+            faces,
+            encoded: EncodedImage::default(),
+        }
+    }
+
+    pub(crate) fn sha256(&self) -> &[u8; 32] {
+        &self.image.sha256
+    }
+
+    /// Returns the facts that suppressions are compared with.
+    pub(crate) fn to_check(&self) -> ImageToCheck<'_> {
+        ImageToCheck {
+            sha256: &self.image.sha256,
+            hashes: &self.hashes,
+            size: self.size,
+            faces: self.faces.iter().map(|face| (face.detection.bbox, face.embedding.as_ref())).collect(),
+        }
+    }
+
+    /// Stores the file with all its faces if the collection does not contain it, and assigns the
+    /// chosen face. Everything is one transaction.
+    ///
+    /// # Errors
+    /// Fails with [`IngestError`]. The store fails with `NotFound` if the subject does not exist,
+    /// and with `Conflict` if the face belongs to another subject.
+    pub(crate) async fn enrol(
+        mut self,
+        faces: &FaceStore,
+        target: &Target<'_>,
+    ) -> Result<Stored, IngestError> {
+        let blobs = faces.put_blobs(std::mem::take(&mut self.encoded)).await?;
+        self.image.parts = blobs.image.clone();
+        let stored = retried("enrol", || self.store(faces, &blobs, target)).await?;
+        if !matches!(stored, Stored::Enrolled { .. }) {
+            faces.discard_blobs(&blobs).await;
+        }
+        Ok(stored)
+    }
+
     async fn store(
         &self,
         face_store: &FaceStore,
-        analysis: &Analysis,
-        chosen: &AnalyzedFace,
         blobs: &StoredBlobs,
-    ) -> Result<Option<(Uuid, Uuid)>, IngestError> {
+        target: &Target<'_>,
+    ) -> Result<Stored, IngestError> {
         let FaceStore { store, model_id, suppressor, .. } = face_store;
-        let (collection, subject) = (self.collection, self.subject);
+        let collection = target.collection;
         let mut tx = store.begin().await?;
         store.suppressions().lock(tx.conn(), collection, false).await?;
         // An erasure normalises addresses in the same way.
-        let [request_url, final_url] = [&self.url, &self.final_url].map(|url| {
-            url.as_deref()
-                .map(|url| crawler::urls::parse_address(url).map_or_else(|_| url.to_owned(), String::from))
+        let [request_url, final_url] = [target.url, target.final_url].map(|url| {
+            url.map(|url| crawler::urls::parse_address(url).map_or_else(|_| url.to_owned(), String::from))
         });
         let final_url = final_url.filter(|final_url| request_url.as_ref() != Some(final_url));
-        let mut erased = false;
         for address in request_url.iter().chain(&final_url) {
-            erased |= store.suppressions().suppresses_address(tx.conn(), collection, address).await?;
+            if store.suppressions().suppresses_address(tx.conn(), collection, address).await? {
+                return Ok(Stored::Suppressed(Reason::SuppressedUrl));
+            }
         }
-        if erased
-            || !suppressor
-                .suppressed_parts(&mut tx, collection, None, &image_to_check(analysis))
-                .await?
-                .is_empty()
-        {
-            return Ok(None);
+        let suppressed = suppressor.suppressed_parts(&mut tx, collection, None, &self.to_check()).await?;
+        if !suppressed.is_empty() {
+            return Ok(Stored::Suppressed(suppressed.whole.unwrap_or(Reason::SuppressedFace)));
         }
-        store.people().lock(tx.conn(), collection, &[subject]).await?;
-        let image = new_image(analysis, blobs.image.clone());
+        let Some((subject, is_new_subject)) = lock_person(store, &mut tx, target).await? else {
+            return Ok(Stored::AmbiguousName);
+        };
+        // Another attempt of this transaction may have used the same id.
+        let image = NewImage { id: Uuid::now_v7(), ..self.image.clone() };
         let (image, is_new, boxes) = match store.images().insert(tx.conn(), collection, &image).await? {
             Ok(()) => (image.id, true, Vec::new()),
             Err(existing) => (existing, false, store.people().boxes_of_image(tx.conn(), existing).await?),
         };
-        let bbox = chosen.detection.bbox;
+        if let (Person::Named(_), false) = (target.person, is_new) {
+            let sha256 = self.sha256();
+            let known = store.people().enrolled_faces_of_file(&mut *tx.conn(), collection, sha256).await?;
+            if let Some(other) = known.into_iter().find(|face| face.subject_id != subject) {
+                return Ok(Stored::OtherPerson(other));
+            }
+        }
+        let bbox = self.faces[target.face_index].detection.bbox;
         let face = match find_same_face(&boxes, &bbox) {
             Some(face) => face,
             None => {
@@ -166,14 +296,14 @@ impl Enrolment {
                 let mut id = Uuid::nil();
                 // If the image is already stored, only this face is missing. The others are stored,
                 // or were deleted.
-                let keep = |face| is_new || std::ptr::eq(face, chosen);
                 let own_key = blobs.image.as_ref().map(|parts| parts.key.clone());
-                for (face, blobs) in analysis.faces.iter().zip(&blobs.faces).filter(|(face, _)| keep(*face)) {
-                    let Some(parts) = blobs.clone() else { continue };
+                for (index, (face, parts)) in self.faces.iter().zip(&blobs.faces).enumerate() {
+                    let is_chosen = index == target.face_index;
+                    let (true, Some(parts)) = (is_new || is_chosen, parts.clone()) else { continue };
                     let own_key = own_key.clone().filter(|_| !is_new);
                     let parts = NewFaceParts { own_key, ..parts };
                     let Some(new) = new_face(face, *model_id, parts) else { continue };
-                    if std::ptr::eq(face, chosen) {
+                    if is_chosen {
                         id = new.id;
                     }
                     faces.push(new);
@@ -182,7 +312,7 @@ impl Enrolment {
                 id
             }
         };
-        store.people().enrol(tx.conn(), collection, subject, &[face], self.allow_move).await?;
+        store.people().enrol(tx.conn(), collection, subject, &[face], target.allow_move).await?;
         store
             .people()
             .add_enrolment_source(tx.conn(), image, subject, request_url.as_deref(), final_url.as_deref())
@@ -194,7 +324,37 @@ impl Enrolment {
         store.blobs().record_deletions(tx.conn(), partly_unused.clone()).await?;
         tx.commit().await?;
         face_store.delete_blobs(&partly_unused).await;
-        Ok(Some((face, image)))
+        Ok(Stored::Enrolled { face, image, subject, is_new_subject })
+    }
+}
+
+/// Locks the subject of the person, and creates it if necessary. Returns its id and whether it is
+/// new, or `None` if several subjects have the name.
+async fn lock_person(
+    store: &Store,
+    tx: &mut Tx,
+    target: &Target<'_>,
+) -> Result<Option<(Uuid, bool)>, StoreError> {
+    let collection = target.collection;
+    let name = match target.person {
+        Person::Subject(subject) => {
+            store.people().lock(tx.conn(), collection, &[subject]).await?;
+            return Ok(Some((subject, false)));
+        }
+        Person::Named(name) => name,
+    };
+    store.people().lock_name(tx.conn(), collection, name).await?;
+    match store.people().with_name(&mut *tx.conn(), collection, name).await?[..] {
+        [] => {
+            let metadata = serde_json::Map::new().into();
+            let subject = NewSubject { name: Some(name.to_owned()), external_id: None, metadata };
+            Ok(Some((store.people().insert(tx.conn(), collection, &subject).await?, true)))
+        }
+        [subject] => {
+            store.people().lock(tx.conn(), collection, &[subject]).await?;
+            Ok(Some((subject, false)))
+        }
+        _ => Ok(None),
     }
 }
 

@@ -1,5 +1,6 @@
-//! Groups, enrols and re-embeds faces of people.
+//! Groups, enrols, imports and re-embeds faces of people.
 
 pub mod clusters;
 pub mod enrol;
+pub mod import;
 pub mod reembed;

@@ -46,6 +46,7 @@ const ACTIONS = {
   "image.delete": "Image deleted",
   "video.delete": "Video deleted",
   "subject.delete": "Person deleted",
+  "subject.import": "People imported",
   "subject.merge": "People merged",
   "subject.remove_face": "Face removed from a person",
   "crawl.delete": "Crawl deleted",

@@ -38,6 +38,8 @@ actions! {
     DeleteVideo = "video.delete";
     /// A subject was deleted, with the images that were sent to enrol it.
     DeleteSubject = "subject.delete";
+    /// Many people were imported.
+    ImportSubjects = "subject.import";
     /// Several subjects were merged into one.
     MergeSubjects = "subject.merge";
     /// A face was removed from a subject.

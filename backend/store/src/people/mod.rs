@@ -6,6 +6,7 @@
 
 pub mod clusters;
 pub mod faces;
+pub mod names;
 use crate::StoreError;
 use crate::db::deletions::set_tombstones;
 use crate::db::values::without_nul;
