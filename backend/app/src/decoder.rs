@@ -7,6 +7,7 @@ use inference::{
 use pipeline::worker::VideoTools;
 use std::ffi::OsString;
 use std::path::Path;
+use store::SpoolFolder;
 use video::sandbox::{self, FileAccess};
 use video::{Decoder, GpuError, Gpus, ImageDecoder, Launcher, VideoError};
 
@@ -53,9 +54,15 @@ pub(crate) fn open_decoder(settings: &Settings) -> Result<VideoDecoding, StartEr
     Ok(VideoDecoding { decoder: Ok(decoder), report: placement.report })
 }
 
-/// Creates the folder for copies of videos, and returns the tools that read videos. Warns if the
-/// folder is in memory. The error names the setting of the folder.
+/// Creates the folder for uploads and copies of videos, and returns the tools that read videos. The
+/// error names the setting of the folder.
 pub(crate) fn create_video_tools(settings: &Settings, decoder: Decoder) -> Result<VideoTools, String> {
+    create_spool(settings).map(|spool| settings.video_tools(decoder, spool))
+}
+
+/// Creates the folder for uploads and copies of videos. Warns if the folder is in memory. The error
+/// names the setting of the folder.
+pub(crate) fn create_spool(settings: &Settings) -> Result<SpoolFolder, String> {
     let folder = settings.video_spool();
     let open = || {
         // Only the folder itself is private, because the private Postgres needs access to its
@@ -79,7 +86,7 @@ pub(crate) fn create_video_tools(settings: &Settings, decoder: Decoder) -> Resul
             "the folder for copies of videos is in memory (tmpfs); videos can fill the memory; set VIDEO_SPOOL to a folder on a disk"
         );
     }
-    Ok(settings.video_tools(decoder))
+    Ok(SpoolFolder::new(folder, settings.disk_reserve()))
 }
 
 /// Returns whether the files of a folder are in memory.

@@ -19,7 +19,7 @@ use std::convert::Infallible;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use store::videos::Video;
-use store::{Blobs, Store};
+use store::{Blobs, SpoolFolder, Store};
 use tokio_util::sync::CancellationToken;
 
 #[derive(Clone)]
@@ -33,6 +33,8 @@ pub struct Services {
     /// Stores analyzed images, and holds the registered embedding model.
     pub face_store: FaceStore,
     pub videos: Videos,
+    /// The folder for uploaded files. The error is the reason why this service has none.
+    pub spool: Result<SpoolFolder, String>,
     /// Decodes videos. The error is the reason why this service cannot.
     pub video_tools: Result<VideoTools, String>,
     /// The device that decodes videos; `None` if this service did not search for a decoder.
@@ -109,6 +111,15 @@ impl AppState {
             Some(deadline) => analyzer.with_deadline(deadline),
             None => analyzer,
         }
+    }
+
+    /// Returns the folder for uploaded files.
+    ///
+    /// # Errors
+    /// Fails with 503 `not_ready` and the reason if this service cannot write one.
+    pub(crate) fn spool(&self) -> Result<&SpoolFolder> {
+        let folder = self.services.spool.as_ref();
+        folder.map_err(|reason| ApiError::new(Code::NotReady, reason.clone()))
     }
 
     /// Returns the tools that decode videos.

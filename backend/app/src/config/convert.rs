@@ -173,16 +173,20 @@ impl Settings {
         }
     }
 
-    /// Returns the folder for copies of videos.
+    /// Returns the folder for uploads and copies of videos.
     pub fn video_spool(&self) -> PathBuf {
         self.video.spool.clone().unwrap_or_else(|| self.storage.data_dir.join("spool"))
     }
 
-    /// Returns the tools that read videos. The folder [`Self::video_spool`] must exist.
-    pub fn video_tools(&self, decoder: video::Decoder) -> pipeline::worker::VideoTools {
+    /// Returns the tools that read videos. `spool` is the folder [`Self::video_spool`].
+    pub fn video_tools(
+        &self,
+        decoder: video::Decoder,
+        spool: store::SpoolFolder,
+    ) -> pipeline::worker::VideoTools {
         pipeline::worker::VideoTools {
             decoder,
-            spool: store::SpoolFolder::new(self.video_spool(), self.disk_reserve()),
+            spool,
             limits: self.video_limits(),
             time_slice: pipeline::worker::TIME_SLICE,
         }

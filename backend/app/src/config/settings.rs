@@ -367,9 +367,10 @@ settings! {
             /// stored until they were read, in MiB. A further upload is answered with 429, and
             /// files at addresses are fetched later.
             max_waiting_mb: i64 = MAX_WAITING_VIDEO_MB, "16384", number(1..=1_073_741_824);
-            /// `VIDEO_SPOOL`: Folder for copies of videos that are uploaded or read. They have no
-            /// name. They are deleted when the process ends. Unset: the folder `spool` in
-            /// `DATA_DIR`. The folder should not be in memory (tmpfs).
+            /// `VIDEO_SPOOL`: Folder for copies of videos that are uploaded or read, and of
+            /// uploaded archives of people. They have no name. They are deleted when the process
+            /// ends. Unset: the folder `spool` in `DATA_DIR`. The folder should not be in memory
+            /// (tmpfs).
             spool: Option<PathBuf> = VIDEO_SPOOL, "", optional(path());
         }
         /// Operations on GPUs, and the performance of CPU and GPU.

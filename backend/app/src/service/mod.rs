@@ -12,7 +12,7 @@ pub use http::{Routes, bind, serve};
 pub use worker::start_runner;
 
 use crate::config::{LogFormat, Settings};
-use crate::decoder::{create_video_tools, open_decoder};
+use crate::decoder::{create_spool, open_decoder};
 use crate::models::ModelStore;
 use anyhow::Context;
 use crawler::Fetcher;
@@ -24,7 +24,7 @@ use server::Services;
 use std::io::Write;
 use store::db::schema::OlderProgramPolicy;
 use store::index::external::ExternalIndex;
-use store::{Blobs, Store, StoreError};
+use store::{Blobs, SpoolFolder, Store, StoreError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use video::{Decoder, VideoError};
@@ -76,10 +76,13 @@ impl Components {
         let videos =
             Videos::new(store.clone(), queue.clone(), blobs.clone()).with_limits(settings.video_limits());
         let (mut video_tools, mut video_decoding) = (Err("this command decodes no videos".into()), None);
+        let mut spool = Err("this command stores no uploads".into());
         if sharing == Sharing::Exclusive {
             let opened = tokio::task::block_in_place(|| open_decoder(settings))?;
+            spool =
+                create_spool(settings).inspect_err(|reason| tracing::warn!(reason, "uploads are disabled"));
             (video_tools, video_decoding) =
-                (video_tools_or_reason(settings, opened.decoder), Some(opened.report));
+                (video_tools_or_reason(settings, opened.decoder, spool.clone()), Some(opened.report));
         }
         let fetcher = Fetcher::new(&settings.crawler());
         let services = Services {
@@ -90,6 +93,7 @@ impl Components {
             crawls,
             face_store,
             videos,
+            spool,
             video_tools,
             video_decoding,
             fetcher,
@@ -128,9 +132,10 @@ impl Components {
 fn video_tools_or_reason(
     settings: &Settings,
     decoder: Result<Decoder, VideoError>,
+    spool: Result<SpoolFolder, String>,
 ) -> Result<VideoTools, String> {
     let tools = decoder.map_err(|error| error.to_string());
-    let tools = tools.and_then(|decoder| create_video_tools(settings, decoder));
+    let tools = tools.and_then(|decoder| Ok(settings.video_tools(decoder, spool?)));
     tools.inspect_err(|reason| tracing::warn!(reason, "video decoding is disabled"))
 }
 

@@ -65,6 +65,8 @@ codes! {
     BadJson = "bad_json", BAD_REQUEST, "The body is not JSON";
     /// A field of a JSON body is missing, unknown or out of range.
     InvalidField = "invalid_field", UNPROCESSABLE_ENTITY, "A field is invalid";
+    /// The archive is not a usable ZIP archive, or its list cannot be read.
+    BadArchive = "bad_archive", UNPROCESSABLE_ENTITY, "The archive cannot be read";
     BadBase64 = "bad_base64", UNPROCESSABLE_ENTITY, "The image is not valid base64";
     /// The text is not an http or https URL.
     BadUrl = "bad_url", UNPROCESSABLE_ENTITY, "The URL is not valid";

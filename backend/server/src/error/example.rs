@@ -49,6 +49,7 @@ fn example(code: Code) -> ApiError {
         Code::UnknownPart => {
             with_detail("the part `file` is unknown; allowed: image").field("file").allowed(["image"])
         }
+        Code::BadArchive => with_detail("the archive cannot be read: invalid Zip archive: Could not find EOCD"),
         Code::BadMultipart => with_detail("Invalid `boundary` for `multipart/form-data` request"),
         Code::BadBody => with_detail("the body could not be read: Invalid chunk size line"),
         Code::BadJson => with_detail("the body is not JSON: EOF while parsing an object at line 1 column 1"),

@@ -26,7 +26,7 @@ pub(super) struct BodyTooLong {
     pub(super) limit: usize,
 }
 
-pub(super) fn too_many_bytes(name: &str, limit: usize) -> ApiError {
+pub(crate) fn too_many_bytes(name: &str, limit: usize) -> ApiError {
     ApiError::new(Code::TooManyBytes, format!("{name} is longer than {limit} bytes"))
         .allowed([format!("at most {limit} bytes")])
 }

@@ -10,7 +10,9 @@ mod typed;
 mod uri;
 mod values;
 
-pub(crate) use body::{content_length, discard_body, discard_rest, limit_upload, upload_error};
+pub(crate) use body::{
+    content_length, discard_body, discard_rest, limit_upload, too_many_bytes, upload_error,
+};
 pub(crate) use cursor::List;
 pub(crate) use json::{Json, is_json, media_type, read_small_json, unsupported};
 pub(crate) use uri::{Id, NameOrId, Query, SubjectFace};

@@ -64,6 +64,11 @@ fn fill_content<'a>(content: impl Iterator<Item = (&'a String, &'a mut RefOr<Con
             continue;
         }
         let (kind, _) = content_type.split_once('/').unwrap_or_default();
+        if content_type == "application/zip" {
+            // There is no example file of an archive.
+            content.example = Some(json!("the bytes of people.zip"));
+            continue;
+        }
         if kind == "image" || content_type == "application/octet-stream" {
             let file = if content_type == "image/png" { PNG } else { JPEG };
             let example = ExampleBuilder::new().summary("A file").external_value(file).build();

@@ -19,6 +19,7 @@ mod faces {
     mod stored;
 }
 mod images;
+mod imports;
 mod keys;
 mod memory;
 mod openapi;

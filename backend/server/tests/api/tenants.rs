@@ -143,7 +143,9 @@ fn foreign_requests(operation: &str, path: &str, names: &Names, embedding: &[f32
         "get_image" | "delete_image" | "get_image_thumbnail" | "list_image_sources" => {
             vec![(at(image), None)]
         }
-        "create_video" | "detect_video" | "list_videos" => vec![get(format!("collection={collection}"))],
+        "create_video" | "detect_video" | "list_videos" | "import_subjects" => {
+            vec![get(format!("collection={collection}"))]
+        }
         "get_video" | "delete_video" | "list_tracks" | "follow_video" => vec![(at(video), None)],
         "export_video" => vec![(format!("{}?embeddings=true", at(video)), None)],
         "pause_video" | "resume_video" | "retry_video" | "cancel_video" => vec![(at(video), None)],

@@ -1,6 +1,8 @@
 //! Operations on subjects (enrolled people and clusters) and their faces.
+mod archive;
 mod change;
 mod faces;
+mod import;
 mod view;
 
 #[cfg(feature = "fuzzing")]
@@ -21,6 +23,7 @@ pub(crate) fn router() -> Routes {
         .add(change::DELETE, routes!(change::delete_subject))
         .add(change::MERGE, routes!(change::merge_subject))
         .add(faces::ENROL, routes!(faces::enrol_faces))
+        .add(import::SPEC, routes!(import::import_subjects))
         .add(faces::LIST_FACES, routes!(faces::list_subject_faces))
         .add(faces::REMOVE_FACE, routes!(faces::remove_subject_face))
 }

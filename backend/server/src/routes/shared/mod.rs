@@ -3,5 +3,6 @@ pub(crate) mod analysis;
 pub(crate) mod deletion;
 pub(crate) mod events;
 pub(crate) mod export;
+pub(crate) mod spool;
 pub(crate) mod stored;
 pub(crate) mod values;

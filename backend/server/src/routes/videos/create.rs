@@ -1,9 +1,10 @@
 //! Adds videos, from an upload or an address.
-use super::upload::{refuse, spool};
+use super::upload::rules;
 use super::view::VideoView;
 use crate::auth::Caller;
 use crate::extract::{Query, content_length, is_json, read_small_json};
 use crate::routes::shared::analysis::RotateParam;
+use crate::routes::shared::spool::{refuse, spool};
 use crate::routes::shared::values::{Binary, with_location};
 use crate::routes::videos::upload::{MaxGap, check_type, file_address, video_request};
 use crate::{ApiError, AppState, Code, Result, Scope, Spec};
@@ -123,7 +124,7 @@ pub(super) async fn create_video(
         Ok(preparation) => preparation,
         Err(error) => return refuse(request, error).await,
     };
-    let mut spooled = spool(request, &folder, state.config.max_video_bytes).await?;
+    let mut spooled = spool(request, &folder, rules(state.config.max_video_bytes)).await?;
     let videos = &state.services.videos;
     let key = videos.blobs().put_file("videos", "bin", &spooled.sha256, &mut spooled.file).await?;
     let upload = Upload { sha256: spooled.sha256, bytes: spooled.bytes, key };

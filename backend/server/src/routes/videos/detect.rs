@@ -1,10 +1,11 @@
 //! Analyses a short video while its result is sent. Nothing is stored.
-use super::upload::{refuse, spool};
+use super::upload::rules;
 use crate::admission::ResponseReservation;
 use crate::auth::Caller;
 use crate::extract::{Query, Score};
 use crate::request::CallerId;
 use crate::routes::shared::analysis::{DetectedFace, ModelNames, RotateParam};
+use crate::routes::shared::spool::{refuse, spool};
 use crate::routes::shared::values::{Binary, TrackBox, milliseconds, to_ms, track_box};
 use crate::routes::videos::upload::{MaxGap, check_type, video_request};
 use crate::{ApiError, AppState, Code, Result, Scope, Spec, request};
@@ -122,7 +123,7 @@ pub(super) async fn detect_video(
         Ok(preparation) => preparation,
         Err(error) => return refuse(request, error).await,
     };
-    let spooled = spool(request, &tools.spool, MAX_BYTES.min(state.config.max_video_bytes)).await?;
+    let spooled = spool(request, &tools.spool, rules(MAX_BYTES.min(state.config.max_video_bytes))).await?;
     let file = spooled.file.into_std().await;
     let admission = state.analyses.admit(1)?;
     let options = (options, params.embeddings.unwrap_or(false));

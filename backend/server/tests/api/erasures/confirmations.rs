@@ -218,7 +218,10 @@ const DELETE_NO_FACES: &[(&str, &[&str])] = &[
         "it deletes no image, face, video, subject or suppression",
         &["update_watchlist", "delete_watchlist", "update_alert", "redeliver_alert"],
     ),
-    ("it assigns faces to people", &["enrol_subject_faces", "merge_subject", "cluster_collection"]),
+    (
+        "it assigns faces to people",
+        &["enrol_subject_faces", "import_subjects", "merge_subject", "cluster_collection"],
+    ),
     (
         "it changes the state of work and deletes no stored data",
         &[

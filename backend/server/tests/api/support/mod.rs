@@ -125,6 +125,7 @@ pub(crate) struct App {
     pub(crate) state: AppState,
     pub(crate) shutdown: CancellationToken,
     pub(crate) blob_folder: tempfile::TempDir,
+    _spool_folder: tempfile::TempDir,
     runner: Option<Runner>,
     server: tokio::task::JoinHandle<std::io::Result<()>>,
     pub(crate) database: TestDatabase,
@@ -150,6 +151,7 @@ impl App {
         let database = TestDatabase::create().await;
         let blob_folder = tempfile::tempdir().unwrap();
         let store = database.store();
+        let spool_folder = tempfile::tempdir().unwrap();
         let blobs = Blobs::open(blob_folder.path().to_str().unwrap()).unwrap();
         let blobs = blobs.with_exact_reserve(options.disk_reserve);
         let queue = Queue::new(database.pool().clone(), queue::Config::default());
@@ -218,6 +220,7 @@ impl App {
             queue,
             crawls,
             videos,
+            spool: Ok(store::SpoolFolder::with_exact_reserve(spool_folder.path(), options.disk_reserve)),
             video_tools: video_tools.ok_or_else(|| "this test has no ffmpeg".into()),
             video_decoding,
             face_store,
@@ -239,6 +242,7 @@ impl App {
             _stop: shutdown.clone().drop_guard(),
             shutdown,
             blob_folder,
+            _spool_folder: spool_folder,
             runner,
             server,
             database,
