@@ -188,7 +188,8 @@ settings! {
             search_index_rebuild_hours: u64 = SEARCH_INDEX_REBUILD_HOURS, "24", number(0..=8_760);
             /// `SEARCH_EXACT_LIMIT`: Number of faces in scope up to which a search compares with
             /// every face. Above it, the search uses `SEARCH_INDEX`. The index of pgvector is built
-            /// when an embedding model has more faces than this.
+            /// when an embedding model has more faces than this, at the latest at four times this
+            /// number.
             search_exact_limit: i64 = SEARCH_EXACT_LIMIT, "50000", number(0..=10_000_000);
             /// `SEARCH_CANDIDATES`: Number of faces that a search in the index examines as possible
             /// results (`hnsw.ef_search` of pgvector, `hnsw_ef` of Qdrant). With more candidates, a
