@@ -12,3 +12,4 @@ mod modules;
 mod stage;
 mod tour;
 mod videos;
+mod watchlists;

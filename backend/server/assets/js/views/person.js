@@ -25,7 +25,7 @@ function draw(subject, signal) {
   const faces = h("div");
   fillWith(faces, signal, () => get(`/subjects/${subject.id}/faces`, { limit: 200 }, signal), (answer) => gallery(subject, answer, signal));
   return [
-    heading(name(subject), naming, subject.best_face_id && linkButton("Search this person", href("/search", { face: subject.best_face_id }), { symbol: "search" }), eraseLink({ subject_id: subject.id, collection: subject.collection }), erase),
+    heading(name(subject), naming, subject.best_face_id && linkButton("Search this person", href("/search", { face: subject.best_face_id }), { symbol: "search" }), may("watch") && linkButton("Watch", href("/watchlists/new", { subject: subject.id, collection: subject.collection }), { symbol: "watchlists" }), eraseLink({ subject_id: subject.id, collection: subject.collection }), erase),
     h("div.split", {},
       h("div.side", {},
         panel("", facts([
