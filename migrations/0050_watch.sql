@@ -1,8 +1,9 @@
--- Stops older programs. They would merge a watched person into another one without its watchlists.
---
+-- Stops older programs.
+-- They would remove a person from its watchlists when they merge it into another person.
+
 -- Watchlists: people and faces that are compared with every new face of a collection, and the
--- alerts about the faces that match. docs/explanation/WATCH.md describes why no face is missed and
--- none has two alerts.
+-- alerts about these faces. docs/explanation/WATCH.md describes why no match is missed, and why no
+-- match has two alerts.
 
 create table watchlists (
     id uuid primary key,
@@ -95,7 +96,7 @@ create table alerts (
     attempts integer not null default 0,
     -- When the next attempt is due; null: immediately.
     next_attempt_at timestamptz,
-    -- When the delivery is given up.
+    -- When the delivery fails.
     deliver_until timestamptz,
     delivered_at timestamptz,
     -- Why the last attempt failed.

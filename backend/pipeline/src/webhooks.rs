@@ -1,6 +1,6 @@
 //! Signs the messages to webhooks and sends them, within limits for each receiver and collection.
-//! Derives the secrets of collections. The jobs that decide what is sent, and when, are in
-//! `crawls::webhook`.
+//! Derives the secrets of collections. `crawls::webhook` and `watch::delivery` decide what is sent,
+//! and when.
 //!
 //! Each secret is derived from the service's `WEBHOOK_SECRET` and a random salt in the database.
 //! Neither value suffices on its own to sign a message. Neither the URL nor a secret is written to
@@ -16,12 +16,12 @@ use time::OffsetDateTime;
 use url::Url;
 use uuid::Uuid;
 
-/// Maximum wait between two deliveries.
+/// Maximum wait between two attempts to deliver a message.
 const MAX_WAIT: Duration = Duration::from_secs(3600);
 /// HTTP status of a receiver that accepts no further messages.
 const GONE: u16 = 410;
 
-/// Sends the messages of a process to webhooks.
+/// Sends messages to webhooks. Each sender has its own places.
 pub(crate) struct WebhookSender {
     store: Store,
     fetcher: Fetcher,
@@ -58,8 +58,8 @@ impl WebhookSender {
         Self { store, fetcher, secret, places: DeliveryPlaces::default() }
     }
 
-    /// Occupies a place for one message, or returns the wait before the next attempt. Messages of
-    /// different `senders` do not wait for each other's receivers.
+    /// Occupies a place for one message, or returns the wait before the next attempt. A slow
+    /// receiver of one `sender` does not delay the messages of other senders.
     pub(crate) fn acquire(
         &self,
         url: &Url,
@@ -118,8 +118,9 @@ fn sign(secret: &Secret, timestamp: &str, body: &str) -> String {
     format!("sha256={}", hex(&secret.hmac(&[timestamp.as_bytes(), b".", body.as_bytes()])))
 }
 
-/// Maximum number of messages that a process sends concurrently ("places"). A message that waits
-/// for its receiver uses a connection and little memory.
+/// Maximum number of messages that a [`WebhookSender`] sends concurrently ("places"). A process has
+/// one sender for crawls and one for alerts. A message that waits for its receiver uses a
+/// connection and little memory.
 pub const DELIVERY_PLACES: usize = 32;
 /// Maximum number of these places for messages of one collection to one receiver, for one
 /// collection, and for messages that failed before.

@@ -2,8 +2,8 @@
 //! are settled, and their jobs are completed.
 //!
 //! Admission locks the row of the crawl, so the pages of a crawl are stored one after another.
-//! While a transaction stores pages, those that are read meanwhile wait for the next one, which
-//! stores all of them. QUEUE.md describes why this keeps every guarantee.
+//! Pages that are read while a transaction runs wait for the next one, which stores several of
+//! them. docs/explanation/QUEUE.md describes why this keeps every guarantee.
 use super::context::{Context, CrawlView};
 use super::page_outcome::{self, PageOutcome, VisitChange};
 use crate::domain::jobs::{ImageJob, PageJob, ShownOn, VideoJob};
@@ -29,8 +29,8 @@ const MAX_PAGES: usize = 32;
 /// Maximum number of addresses on the pages in one transaction, if there are several pages. It
 /// limits the time for which the transaction locks the crawl and the rows of its images.
 const MAX_ADDRESSES: usize = 5_000;
-/// Time after which a transaction of several pages is given up. It is longer than the server lets a
-/// statement run, so it ends only transactions whose connection was lost without a message.
+/// Time limit of a transaction. It is longer than the time limit of a statement, so that it usually
+/// ends only transactions whose connection was lost without an error.
 const MAX_TIME: Duration = Duration::from_secs(60);
 /// Detail of an image whose URL has no valid host name.
 const NO_HOST: &str = "the host name in the address is longer than allowed";
@@ -111,8 +111,8 @@ impl PageStoring {
 struct CrawlTask {
     storing: PageStoring,
     crawl: Uuid,
-    /// Maximum number of pages in the next transaction. After a failure it is 1, and it doubles
-    /// with each success, so that a slow database does not do the same work twice.
+    /// Maximum number of pages in the next transaction. It is 1 after a failure and doubles with
+    /// each success, because all pages of a failed transaction are stored again.
     max_pages: usize,
     /// Whether the task removed the crawl's entry. The entry may then be that of another task.
     has_ended: bool,
@@ -156,7 +156,7 @@ impl CrawlTask {
     fn next_batch(&mut self) -> Option<Vec<Waiting>> {
         let mut crawls = self.storing.lock();
         let waiting = crawls.get_mut(&self.crawl)?;
-        // Callers that were dropped must not store anything any more.
+        // The page of a caller that was dropped must not be stored.
         waiting.retain(|waiting| !waiting.stored.is_closed());
         let mut addresses = 0;
         let fits = |waiting: &&Waiting| {
@@ -173,8 +173,8 @@ impl CrawlTask {
     }
 }
 
-/// Stores pages of one crawl in one transaction. Returns the claims of the stored pages; the others
-/// are lost, or another transaction has locked their jobs.
+/// Stores pages of one crawl in one transaction. Returns the claims of the stored pages. A page is
+/// left out if its claim is lost, or if another transaction has locked its job.
 ///
 /// # Errors
 /// Fails with [`queue::QueueError::Stale`] if the crawl has ended, or if the only claim is lost.
@@ -410,7 +410,7 @@ fn to_yield(yields: DirectoryYield) -> Yield {
     Yield { pages: count(yields.pages), images: count(yields.images) }
 }
 
-/// Stores the content of the pages for the next visit.
+/// Stores the cached responses of the pages, for conditional requests of the next run.
 async fn change_visits(context: &Context, tx: &mut Tx, pages: &[&ReadPage]) -> Result<(), ChangeError> {
     let (hosts, crawl) = (context.store.hosts(), pages[0].job.crawl_id);
     let (mut renewed, mut replaced) = (Vec::new(), Vec::new());

@@ -4,8 +4,8 @@ use store::watch::matching::{ActiveWatchlist, NewAlert, NewFaceToCompare, Watche
 use tracking::write_dot_products;
 use vision::{Profile, QualityReport};
 
-/// Number of watched faces that are compared with all new faces of a batch, before the next ones
-/// are. At 512 components, they fit in the second-level cache of a processor core.
+/// Number of watched faces in a block. All new faces of a batch are compared with one block before
+/// the next one. With 512 components, a block fits in the second-level cache of a processor core.
 const ROWS_PER_BLOCK: usize = 64;
 
 /// A watched face that may be similar enough to a new face.

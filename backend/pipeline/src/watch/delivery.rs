@@ -1,10 +1,10 @@
 //! Sends the pending alerts of each watchlist to its webhook, one after the other and in order. The
-//! alert's id is the id of the message, so a receiver recognises a message that is repeated. The
+//! id of the alert is the id of the message, so a receiver recognises a repeated message. The
 //! signing is in `webhooks`.
 //!
 //! A process locks a watchlist on one connection while it delivers its alerts. If the process is
-//! killed, the connection closes, and the next process continues at once. A job of the queue would
-//! continue only after its lease.
+//! killed, the connection closes, and another process continues within a second. A job of the queue
+//! would continue only after its lease has expired.
 use crate::Crawls;
 use crate::webhooks::{Attempt, DELIVERY_PLACES, GONE_TEXT, Message, WebhookSender, retry_wait};
 use crawler::Fetcher;
@@ -25,7 +25,7 @@ use uuid::Uuid;
 
 /// Maximum wait between two attempts to deliver an alert.
 const MAX_WAIT: Duration = Duration::from_secs(300);
-/// Time between two looks for due deliveries: repetitions, and those of a killed process.
+/// Interval between searches for due deliveries: retries, and those of a killed process.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 /// Wait after an error of the database.
 const ERROR_WAIT: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ struct Active {
     tasks: JoinSet<Duration>,
     /// The watchlists of the tasks, with their collections.
     watchlists: HashMap<Id, (Uuid, Uuid)>,
-    /// Watchlists that found no place, or an error of the database.
+    /// Watchlists that wait for a place, after a time slice, or after an error of the database.
     postponed: HashMap<Uuid, Instant>,
 }
 
@@ -69,8 +69,8 @@ impl Deliverer {
         Self(Arc::new(Delivery { store, sender, retry: config.webhook_retry }))
     }
 
-    /// Delivers alerts until `shutdown` is cancelled. A message that is being sent is then sent
-    /// again by another process.
+    /// Delivers alerts until `shutdown` is cancelled. Another process then repeats a message that
+    /// was being sent.
     pub async fn run(self, shutdown: CancellationToken) {
         let forever = async {
             loop {
@@ -133,8 +133,8 @@ impl Active {
         Ok(())
     }
 
-    /// Unlocks the watchlist of a task that has ended. An alert that was stored meanwhile is found
-    /// by the next look, because its notification was for a locked watchlist.
+    /// Unlocks the watchlist of a task that has ended. The notification of an alert that was stored
+    /// meanwhile had no effect, because the watchlist was locked. The caller therefore looks again.
     async fn end(&mut self, task: Id, wait: Duration) -> Result<(), StoreError> {
         let Some((watchlist, _)) = self.watchlists.remove(&task) else { return Ok(()) };
         if wait > Duration::ZERO {
@@ -168,7 +168,8 @@ impl Delivery {
         }
     }
 
-    /// Sends one alert. Returns the wait before the next attempt to get a place.
+    /// Sends one alert, or ends its delivery. Returns zero, or the wait before the next attempt to
+    /// acquire a place.
     async fn deliver(&self, pending: &PendingDelivery) -> Result<Duration, StoreError> {
         let PendingDelivery { alert, webhook, is_expired, .. } = pending;
         let alerts = self.store.alerts();
@@ -178,6 +179,7 @@ impl Delivery {
         };
         if *is_expired {
             alerts.end_delivery(alert.id, DeliveryState::Failed).await?;
+            count_attempt(DeliveryState::Failed);
             return Ok(Duration::ZERO);
         }
         let _place =
@@ -202,9 +204,13 @@ impl Delivery {
         let failures = alert.attempts.unsigned_abs().saturating_add(1);
         let wait = retry_wait(self.retry, failures).min(MAX_WAIT);
         alerts.record_attempt(alert.id, state, error.as_deref(), wait).await?;
-        counter!("facecrawl_alert_deliveries_total", "outcome" => state.as_str()).increment(1);
+        count_attempt(state);
         Ok(Duration::ZERO)
     }
+}
+
+fn count_attempt(state: DeliveryState) {
+    counter!("facecrawl_alert_deliveries_total", "outcome" => state.as_str()).increment(1);
 }
 
 /// The body of a message.

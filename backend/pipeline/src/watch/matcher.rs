@@ -21,16 +21,17 @@ const BATCH: i64 = 256;
 /// Time after which a process looks for new faces without a notification. A notification is lost
 /// only while the connection that listens is broken.
 const FALLBACK_INTERVAL: Duration = Duration::from_secs(5);
-/// Wait before the faces of a collection are compared again that another transaction had locked, or
-/// after an error. Other collections are compared meanwhile.
+/// Wait before the faces of a collection are compared again if another transaction had locked them,
+/// or after an error. Other collections are compared meanwhile.
 const BUSY_WAIT: Duration = Duration::from_millis(50);
 const ERROR_WAIT: Duration = Duration::from_secs(1);
-/// Number of collections that one query looks for.
+/// Maximum number of collections that one query returns.
 const COLLECTIONS: i64 = 100;
-/// Number of transactions after which outdated lists are removed from memory, if there is no break.
+/// Number of transactions after which outdated lists are removed from memory, if new faces arrive
+/// without a break.
 const STEPS_PER_CHECK: usize = 32;
-/// Maximum memory of the watched faces in a process, in bytes. At 512 components, it holds the
-/// 50,000 watched faces of two collections. One list is held even if it is larger.
+/// Maximum memory of the watched faces in a process, in bytes. With 512 components, two collections
+/// with 50,000 watched faces each fit. One list is held even if it is larger.
 const MAX_BYTES: usize = 256 << 20;
 
 /// Compares new faces with watchlists. One per process is enough.
@@ -40,8 +41,8 @@ pub struct Matcher {
     threshold: Option<f32>,
     /// The watched faces of collections and models.
     lists: HashMap<(Uuid, i32), Arc<WatchedFaces>>,
-    /// The collection of the last transaction. The next one is that of the next collection, so that
-    /// no collection delays the others.
+    /// The collection of the last transaction. The next transaction is for the collection with the
+    /// next higher id, so that no collection delays the others.
     last: Uuid,
     /// Collections that wait after an error, or for a lock.
     postponed: HashMap<Uuid, Instant>,
@@ -145,8 +146,8 @@ impl Matcher {
         }
     }
 
-    /// Returns the collection whose new faces are compared next: the first one after the last one
-    /// that is not postponed.
+    /// Returns the collection whose new faces are compared next: the next one in the order of ids
+    /// that has new faces and is not postponed.
     async fn next_collection(&mut self) -> Result<Option<Uuid>, StoreError> {
         let now = Instant::now();
         self.postponed.retain(|_, until| *until > now);
@@ -262,8 +263,8 @@ impl Matcher {
         list
     }
 
-    /// Removes lists that have changed from memory, so that they contain no erased embedding.
-    /// Shortens long versions.
+    /// Removes outdated lists from memory, so that it contains no erased embedding. Shortens long
+    /// versions.
     async fn drop_outdated_lists(&mut self) -> Result<(), StoreError> {
         if self.lists.is_empty() {
             return Ok(());

@@ -147,7 +147,7 @@ impl Alerts<'_> {
         query
     }
 
-    /// Returns the last number of an alert of a collection; 0 if it has no watchlist.
+    /// Returns the number of the last alert of a collection; 0 if it never had one.
     pub async fn last_sequence(self, collection: Uuid) -> Result<i64, StoreError> {
         let last: Option<i64> = sqlx::query_scalar(
             "select s.last from alert_sequences s join collections c on c.id = s.collection_id
@@ -314,8 +314,8 @@ impl Alerts<'_> {
     }
 }
 
-/// Locks of watchlists, which the server releases when the connection closes. So only one process
-/// delivers the alerts of a watchlist, and another one continues as soon as it is killed.
+/// Locks of watchlists, which Postgres releases when the connection closes. So only one process
+/// delivers the alerts of a watchlist, and another one can continue when that process is killed.
 #[derive(Debug)]
 pub struct DeliveryLocks(PgConnection);
 

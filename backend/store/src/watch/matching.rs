@@ -1,9 +1,9 @@
 //! Reads the new faces and the watched faces for the comparison, and stores its alerts. The
 //! comparison itself is in the crate `pipeline`.
 //!
-//! A transaction of the comparison waits for no row while it holds one, except for the numbers of
-//! alerts, whose holders wait for nothing. It skips what another transaction has locked, and
-//! the entry of such a face remains for the next transaction. So it is part of no deadlock.
+//! A transaction of the comparison that has locked a row waits for no other row, except for the
+//! numbers of alerts. It locks them last. It skips rows that another transaction has locked, and
+//! leaves the entries of their faces to the next transaction. So it is part of no deadlock.
 use crate::StoreError;
 use crate::db::values::floats;
 use crate::store::Watchlists;
@@ -169,7 +169,8 @@ impl Watchlists<'_> {
             return Ok(Claimed::default());
         }
         let ids: Vec<Uuid> = entries.iter().map(|entry| entry.face_id).collect();
-        // Both times are those of the transaction, so they are equal if it did both.
+        // Both columns contain the start of their transaction. They are equal if one transaction
+        // stored the face and enrolled it.
         let faces: Vec<FaceRow> = sqlx::query_as(
             "select f.id, f.model_id, f.embedding, f.quality, f.quality_passed is distinct from false as passed,
                     (select s.subject_id from subject_faces s
@@ -223,7 +224,7 @@ impl Watchlists<'_> {
         Ok(rows.into_iter().collect())
     }
 
-    /// Returns the time of the database's clock, on which faces have the time of their storing.
+    /// Returns the time of the database's clock, which also sets `stored_at`.
     pub async fn clock(self, conn: &mut PgConnection) -> Result<OffsetDateTime, StoreError> {
         Ok(sqlx::query_scalar("select clock_timestamp()").fetch_one(conn).await?)
     }

@@ -18,7 +18,7 @@ pub const MAX_WATCHLISTS: i64 = 100;
 /// Maximum number of people, and of faces, of one watchlist.
 pub const MAX_WATCHED: usize = 10_000;
 
-/// How long the delivery of an alert is repeated.
+/// Time after which the delivery of an alert fails.
 pub const DELIVERY_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// The channel on which triggers announce new faces, and changes of watchlists.
@@ -254,6 +254,13 @@ impl Watchlists<'_> {
         if let Some(faces) = &patch.faces {
             set_faces(conn, collection, id, faces).await?;
         }
+        let query = "select exists (select from watched_people where watchlist_id = $1)
+                         or exists (select from watched_faces where watchlist_id = $1)";
+        let watches_somebody: bool = sqlx::query_scalar(query).bind(id).fetch_one(&mut *conn).await?;
+        if !watches_somebody && (patch.subjects.is_some() || patch.faces.is_some()) {
+            let reason = "the watchlist would watch nobody; delete it instead";
+            return Err(StoreError::Conflict(reason.into()));
+        }
         check_watched_count(conn, collection).await?;
         Ok(())
     }
@@ -414,7 +421,7 @@ async fn check_watched_count(conn: &mut PgConnection, collection: Uuid) -> Resul
     )))
 }
 
-/// Both lists can have ten thousand ids, and `known` is sorted.
+/// Fails with `NotFound` if a requested id is not among the known ones. `known` must be sorted.
 fn check_known(resource: &'static str, requested: &[Uuid], known: &[Uuid]) -> Result<(), StoreError> {
     match requested.iter().find(|id| known.binary_search(id).is_err()) {
         Some(missing) => Err(StoreError::not_found(resource, missing)),

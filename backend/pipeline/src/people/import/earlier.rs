@@ -99,6 +99,6 @@ mod tests {
         }
         assert_eq!(earlier.faces.len(), MAX_FACES);
         assert_eq!(earlier.faces[0].name, "person 1");
-        assert!(earlier.has_name("person 0"), "a subject is counted once");
+        assert!(earlier.has_name("person 0"), "names of dropped faces are kept");
     }
 }

@@ -39,7 +39,7 @@ pub struct ListedFile {
     pub file: String,
 }
 
-/// The list cannot be read. The text is a sentence with the line.
+/// The reason why a list cannot be read, with the number of the line where there is one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ListError(String);

@@ -30,13 +30,13 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 use vision::Profile;
 
-/// Maximum number of subjects that a search for similar people returns. A face hardly resembles so
-/// many clusters, so they do not hide an enrolled person.
+/// Maximum number of subjects that a search for similar people returns. The search also returns
+/// clusters. It is unlikely that so many of them are more similar than an enrolled person.
 const SIMILAR_SUBJECTS: i64 = 50;
 
 #[derive(Clone, Debug)]
 pub struct ImportOptions {
-    /// The collection. If it does not exist, a dry run reads an empty one.
+    /// Id of the collection. In a dry run, the collection may be missing; it then counts as empty.
     pub collection: Uuid,
     /// The profile that a face must meet to be enrolled.
     pub required_profile: Profile,
@@ -106,8 +106,8 @@ impl Candidate {
 }
 
 impl Import {
-    /// Starts the analysis of the first files. `analyzer` has the caller and the deadline. Dropping
-    /// the import ends the analyses.
+    /// Starts the analysis of the first files. The analyses run on behalf of the caller of
+    /// `analyzer`, with its deadline. Dropping the import aborts them.
     pub fn start(
         faces: FaceStore,
         analyzer: Analyzer,

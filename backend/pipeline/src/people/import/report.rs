@@ -49,7 +49,7 @@ pub struct FileReport {
     pub unmet: Vec<String>,
     /// The other person whom the face resembles.
     pub similar: Option<SimilarPerson>,
-    /// The subject of the person, if it exists.
+    /// The subject of the person; `None` if it does not exist, or was not looked up.
     pub subject_id: Option<Uuid>,
     pub image_id: Option<Uuid>,
     pub face_id: Option<Uuid>,
@@ -94,7 +94,7 @@ pub struct ImportSummary {
     pub files: u64,
     /// Number of files by result.
     pub outcomes: BTreeMap<EnrolmentOutcome, u64>,
-    /// Number of subjects that were created. In a dry run, that would be.
+    /// Number of subjects that were created, or would be in a dry run.
     pub subjects_created: u64,
     pub dry_run: bool,
 }

@@ -21,7 +21,8 @@ use zip::ZipArchive;
 /// Maximum number of entries, including folders.
 pub(super) const MAX_ENTRIES: usize = 10_000;
 /// Maximum number of bytes that are read to find the entries. 10,000 entries with names of 200
-/// bytes need 3 MB. An entry needs at least 46 bytes, and a few hundred in memory.
+/// bytes need 3 MB. An entry needs at least 46 bytes in the archive, and a few hundred bytes in
+/// memory.
 const MAX_DIRECTORY_BYTES: u64 = 4 << 20;
 /// Maximum size of the list, in bytes.
 const MAX_LIST_BYTES: u64 = 8 << 20;
@@ -82,7 +83,8 @@ struct Listed {
     name: Option<String>,
     /// Index of the entry, or the reason why it is not enrolled.
     entry: Result<usize, Rejection>,
-    /// Whether it is ignored if it is not an image. A file that a list names is not ignored.
+    /// Whether the file was found in a folder. Such a file is ignored if it is not an image; a file
+    /// that a list names is not.
     is_found: bool,
 }
 
@@ -183,7 +185,14 @@ impl Archive {
         let result = entry.take(allowed + 1).read_to_end(&mut bytes);
         *left = left.saturating_sub(bytes.len() as u64);
         result.map_err(|error| unreadable(&error))?;
-        if bytes.len() as u64 > allowed { Err(too_large()) } else { Ok(bytes.into()) }
+        if bytes.len() as u64 <= allowed {
+            return Ok(bytes.into());
+        }
+        if allowed == limit {
+            return Err(too_large());
+        }
+        let total = self.limits.total;
+        Err(Rejection::too_large(format!("the files of the archive have more than {total} bytes in total")))
     }
 }
 

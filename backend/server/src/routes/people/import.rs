@@ -39,7 +39,7 @@ const CONCURRENCY: usize = 4;
 /// Number of files of an import that are in memory: those that are analysed, one that waits for its
 /// analysis, and one that is being read.
 const FILES_IN_MEMORY: u64 = CONCURRENCY as u64 + 2;
-/// Number of lines that wait for their reader. The import waits while there are more.
+/// Maximum number of lines that wait to be sent. The import waits while there are as many.
 const WAITING_LINES: usize = 64;
 /// Number of files after which the key of the caller is checked again.
 const FILES_PER_KEY_CHECK: u64 = 50;
@@ -80,9 +80,9 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Write)
 /// The archive contains a folder with images for each person, or a CSV file `subjects.csv` with the
 /// columns `name` and `file` at the top. Each image must show exactly one face. A person is found
 /// by the name in the collection, or created with the first face. A file that is already enrolled
-/// is not stored again, so an import can be repeated. A face that resembles another enrolled person
-/// at least as much as the match threshold, and more than its own, is not enrolled, unless
-/// `allow_similar` is set.
+/// is not stored again, so an import can be repeated. A face is not enrolled if its similarity to
+/// another enrolled person reaches the match threshold and is at least that to its own person,
+/// unless `allow_similar` is set.
 ///
 /// An archive has at most 512 MiB and 10,000 entries, and its files at most 2 GiB in total. Hidden
 /// files, and files of folders that are not images, are ignored. The response is a stream of lines

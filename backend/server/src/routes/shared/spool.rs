@@ -1,4 +1,4 @@
-//! Copies an uploaded file to a file without holding it in memory.
+//! Copies an upload to a file without holding it in memory.
 use crate::extract::{discard_body, limit_upload, too_many_bytes, upload_error};
 use crate::{ApiError, Code, Result};
 use axum::extract::multipart::{Multipart, MultipartError};

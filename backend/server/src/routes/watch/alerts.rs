@@ -38,8 +38,8 @@ pub(super) struct AlertView {
     face_id: Uuid,
     /// The image of the new face.
     image_id: Uuid,
-    /// The watched subject that the face resembles; null if a face is watched, and for an unknown
-    /// face.
+    /// The watched subject that the face resembles; null if it resembles a watched face of no
+    /// subject, and for an unknown face.
     subject_id: Option<Uuid>,
     /// The most similar watched face; null for an unknown face.
     watched_face_id: Option<Uuid>,

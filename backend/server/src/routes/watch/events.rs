@@ -101,7 +101,7 @@ impl Follower {
                 return Some(alert);
             }
             self.check_key().await?;
-            // A failed read is repeated after the next read of the number.
+            // After a failed read, `wait` returns when the last number has been read again.
             let rows = self.caller.store().alerts().list_after(&self.filter, self.sent, ALERTS_PER_READ);
             if let Ok(alerts) = rows.await {
                 self.sent = alerts.last().map_or(self.sent, |alert| alert.sequence);
@@ -120,8 +120,8 @@ impl Follower {
         (!matches!(checked, Err(error) if error.code() == Code::Unauthorized)).then_some(())
     }
 
-    /// Waits for the next read of the number. Returns whether there may be new alerts, or `None` at
-    /// the end of the stream.
+    /// Waits until the number of the last alert has been read again. Returns whether there may be
+    /// new alerts, or `None` at the end of the stream.
     async fn wait(&mut self) -> Option<bool> {
         tokio::select! {
             () = self.state.shutdown.cancelled() => return None,

@@ -119,11 +119,11 @@ pub(crate) struct CreateWatchlist {
     /// The collection; the default is the collection of the key, else `default`.
     #[schema(pattern = "^[a-z0-9_-]{1,64}$")]
     collection: Option<String>,
-    /// Ids of the subjects to watch. A face that is enrolled later is watched from then on.
+    /// Ids of the subjects to watch. Faces that are assigned to them later are watched too.
     #[serde(default)]
     #[schema(max_items = 10000)]
     subjects: Vec<Uuid>,
-    /// Ids of stored faces to watch, such as the probe of a search.
+    /// Ids of stored faces to watch.
     #[serde(default)]
     #[schema(max_items = 10000)]
     faces: Vec<Uuid>,
@@ -164,7 +164,7 @@ pub(super) const CREATE: Spec =
     responses(
         (status = 201, description = "The watchlist was created; its URL is in `Location`", body = WatchlistView, headers(("location"))),
         (status = 404, description = "The collection, a subject or a face does not exist"),
-        (status = 409, description = "Another watchlist has this name, or the collection has 100 watchlists"),
+        (status = 409, description = "Another watchlist has this name, the collection has 100 watchlists, or its watchlists would watch more than 50,000 people and faces"),
     ),
 )]
 pub(super) async fn create_watchlist(
@@ -270,7 +270,8 @@ pub(super) async fn get_watchlist(
     Ok(Json(WatchlistDetail { watchlist: WatchlistView::new(&state, watchlist), subjects, faces }))
 }
 
-/// The changes to a watchlist. An absent field keeps its value; null removes it.
+/// The changes to a watchlist. An absent field keeps its value. Null removes the value of
+/// `threshold`, `quality_profile`, `webhook` and `expires_at`.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"threshold": 0.5, "expires_at": null}))]
@@ -318,7 +319,7 @@ pub(super) const UPDATE: Spec = Spec::needs(Scope::Watch).problems(&[&[Code::Con
     responses(
         (status = 200, description = "The changed watchlist", body = WatchlistView),
         (status = 404, description = "The watchlist, a subject or a face does not exist"),
-        (status = 409, description = "Another watchlist has this name, or the watchlist has ended"),
+        (status = 409, description = "Another watchlist has this name, the watchlist has ended, or the watchlists of the collection would watch more than 50,000 people and faces"),
     ),
 )]
 pub(super) async fn update_watchlist(

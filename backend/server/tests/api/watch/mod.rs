@@ -328,9 +328,12 @@ async fn invalid_watchlist_error_names_field_and_allowed_values() {
     let missing = json!({"name": "a", "subjects": [subject]});
     let error = problem(app.post_json("/watchlists", &missing).await, 422, "invalid_field").await;
     assert_eq!(field(&error), "purpose", "the purpose is required: {error}");
-    app.create("/watchlists", &valid).await;
+    let created = app.create("/watchlists", &valid).await;
     let error = problem(app.post_json("/watchlists", &valid).await, 409, "conflict").await;
     assert!(error.text("detail").contains("\"a\""), "{error}");
+    let path = format!("/watchlists/{}", created.text("id"));
+    let error = problem(app.patch(&path, &json!({"subjects": []})).await, 409, "conflict").await;
+    assert!(error.text("detail").contains("watch nobody"), "{error}");
     let unknown = json!({"name": "c", "purpose": "b", "subjects": [FAKE_ID]});
     problem(app.post_json("/watchlists", &unknown).await, 404, "not_found").await;
 }
