@@ -112,7 +112,9 @@ async fn scan(
         break (page.read(fetched, content).await?, read_permit);
     };
     let page = ReadPage { job: job.clone(), claim, extractor, outcome, view };
-    Ok(storing.store(page).await?)
+    storing.store(page).await?;
+    tracing::debug!(url = %job.url, "page read");
+    Ok(())
 }
 
 /// A page whose job is running.
