@@ -8,6 +8,7 @@ import requests
 # items are kept for operations that only read.
 DOOMED = 30
 VIDEOS = 20
+WATCHLISTS = 40
 
 
 class Api:
@@ -61,6 +62,7 @@ def seed(api, site):
         api.ask("POST", f"/subjects/{subject}/faces", json={"face_ids": [face], "force": True})
     api.ask("POST", "/collections/gallery/cluster", json={})
     api.until("/collections/gallery/cluster", ("completed",))
+    watchlists, alerts = watch(api, subjects, f"{site}/0-0.jpg")
     # These collections are identified by their ids, because their names can change.
     scratch = [api.ask("POST", "/collections", json={"name": f"scratch-{number}"})["id"] for number in range(DOOMED)]
     nothing = [{"url": f"{site}/nothing-{number}.jpg"} for number in range(DOOMED)]
@@ -81,12 +83,34 @@ def seed(api, site):
         "images": halves(images),
         "crawls": crawls,
         "subjects": halves(subjects),
+        "watchlists": halves(watchlists),
+        "alerts": {"kept": alerts, "doomed": alerts},
         "collections": {"kept": [gallery, scratch.pop()], "doomed": scratch},
         "erasures": halves(erasures),
         "jobs": {"kept": jobs, "doomed": jobs},
         "videos": halves(videos),
         "keys": {"kept": keys, "doomed": keys},
     }
+
+
+def watch(api, subjects, picture):
+    """Creates watchlists that match every face, and alerts about a new face. Returns the ids."""
+    wanted = {"purpose": "To test", "collection": "gallery", "subjects": subjects[:3], "threshold": -1, "quality_profile": "off"}
+    watchlists = [api.ask("POST", "/watchlists", json=wanted | {"name": f"Watchlist {number}"})["id"] for number in range(WATCHLISTS)]
+    # The file differs from that in the gallery, so its face is new.
+    file = requests.get(picture, timeout=30).content + b"\0"
+    api.ask("POST", f"/subjects/{subjects[-1]}/faces", params={"force": "true"}, data=file, headers={"content-type": "image/jpeg"})
+    for _ in range(600):
+        alerts = [alert["id"] for alert in api.ask("GET", "/alerts?collection=gallery&limit=1000")["alerts"]]
+        if len(alerts) >= WATCHLISTS:
+            break
+        time.sleep(0.1)
+    else:
+        raise SystemExit(f"fuzz-api: only {len(alerts)} alerts of {WATCHLISTS} watchlists")
+    # These alerts had no webhook, so they can be delivered again.
+    for watchlist in watchlists:
+        api.ask("PATCH", f"/watchlists/{watchlist}", json={"webhook": "http://127.0.0.1:9/"})
+    return watchlists, alerts
 
 
 def halves(ids):

@@ -7,7 +7,7 @@ from service import running
 # Only the discard port is allowed for public addresses, so that no request to a public address
 # leaves this machine.
 SETTINGS = {"CRAWL_ALLOW_PRIVATE": "127.0.0.0/8", "CRAWL_PORTS": "9", "WORKERS": "2", "LOG_LEVEL": "warn", "PORT": "0", "WEBHOOK_SECRET": "only this run knows it"}
-SCOPES = ["read", "analyze", "search", "crawl", "write", "erase", "admin", "system", "keys"]
+SCOPES = ["read", "analyze", "search", "crawl", "write", "watch", "erase", "admin", "system", "keys"]
 # Variables that the service inherits from this process.
 INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "ORT_DYLIB_PATH", "POSTGRES_BIN_DIR", "FACE_MODEL_MIRROR", "FFMPEG")
 

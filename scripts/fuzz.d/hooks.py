@@ -1,9 +1,11 @@
 """Adds what schemathesis cannot know: existing images, addresses and ids. Also checks that the code
 of every problem is declared."""
 import datetime
+import io
 import json
 import os
 import pathlib
+import zipfile
 
 import requests
 import schemathesis
@@ -25,6 +27,18 @@ FILES = st.one_of(st.sampled_from(PICTURES), st.sampled_from(PICTURES), st.binar
 for content_type in ("image/*", "video/*", "application/octet-stream"):
     schemathesis.openapi.media_type(content_type, FILES)
 schemathesis.openapi.format("binary", FILES)
+
+
+def archive(picture):
+    """Returns an archive with a picture of one person."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as writer:
+        writer.writestr("Somebody/picture.jpg", picture)
+    return buffer.getvalue()
+
+
+ARCHIVES = st.one_of(st.sampled_from([archive(picture) for picture in PICTURES]), st.binary(max_size=200))
+schemathesis.openapi.media_type("application/zip", ARCHIVES)
 # All generated addresses are on loopback, because no other host may receive requests.
 schemathesis.openapi.format("uri", st.sampled_from(FACTS["urls"]))
 
@@ -46,7 +60,7 @@ def before_load_schema(context, raw_schema):
                         example["externalValue"] = FACTS["base"] + example["externalValue"]
             contents = request.get("content", {})
             contents.get("multipart/form-data", {}).pop("example", None)
-            if "video/*" in contents:
+            if "video/*" in contents or "application/zip" in contents:
                 for kind in contents.keys() - {"application/json"}:
                     contents[kind].pop("example", None)
     for schema in raw_schema["components"]["schemas"].values():
@@ -80,6 +94,10 @@ def before_call(context, case, kwargs):
             # Later requests of the same scenario use the collection's name in their path. After it
             # got a new name, they would rightly get 404, which schemathesis reports as a failure.
             case.body.pop("name", None)
+        if case.path.startswith("/watchlists"):
+            watch_somebody(case)
+        if case.path == "/subjects/import" and isinstance(case.body.get("archive"), bytes):
+            case.body["archive"] = archive(PICTURES[0])
         if case.path.endswith("/merge"):
             case.body["subjects"] = FACTS["ids"]["subjects"]["doomed"][-1:]
         if case.path == "/subjects/{id}/faces" and case.body.get("face_ids"):
@@ -100,9 +118,6 @@ def name_what_exists(case):
     """Inserts existing ids. A face that is removed from a subject belongs to this subject, because
     both pools have the same order."""
     resource = case.path.split("/")[1]
-    if resource in ("watchlists", "alerts"):
-        # No watchlist exists at the start; later requests use the ids of responses.
-        return
     pair = "face_id" in case.path_parameters
     kind = "doomed" if case.method == "DELETE" and not pair else "kept"
     pools = {"id": FACTS["ids"][resource][kind], **({"face_id": FACTS["ids"]["faces"][kind]} if pair else {})}
@@ -115,6 +130,18 @@ def name_what_exists(case):
     if followed or number % 4 or case.path_parameters["id"] in ("default", "gallery"):
         index = number % min(map(len, pools.values()))
         case.path_parameters |= {name: pool[index] for name, pool in pools.items()}
+
+
+def watch_somebody(case):
+    """Inserts people who exist, because a watchlist must watch somebody. Removes the expiry, because
+    a schema cannot express that a time is in the future."""
+    if case.method == "POST" or "subjects" in case.body:
+        case.body["subjects"] = FACTS["ids"]["subjects"]["kept"][:2]
+    if case.body.get("faces"):
+        case.body["faces"] = FACTS["ids"]["faces"]["kept"][:1]
+    if case.method == "POST":
+        case.body["collection"] = "gallery"
+    case.body.pop("expires_at", None)
 
 
 def spare(case):
