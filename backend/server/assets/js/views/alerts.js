@@ -84,7 +84,7 @@ function cells(alert, signal, row) {
     return text === null ? null : change({ note: text || null }, "The note was saved.")();
   };
   return [
-    h("a", { href: href(`/faces/${alert.face_id}`), "aria-label": `New face of alert ${alert.sequence}` }, crop(alert.face_id, "", signal)),
+    h("a.thumb", { href: href(`/faces/${alert.face_id}`), "aria-label": `New face of alert ${alert.sequence}` }, crop(alert.face_id, "", signal)),
     h("span.when", {}, time(alert.stored_at)),
     h("a", { href: href(`/watchlists/${alert.watchlist_id}`) }, alert.watchlist),
     alert.notify === "unknown"
