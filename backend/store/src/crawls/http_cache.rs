@@ -146,7 +146,7 @@ impl Hosts<'_> {
     ) -> Result<(), StoreError> {
         // All transactions insert the rows in the same order, which prevents deadlocks.
         let mut visits = visits.to_vec();
-        visits.sort_by_key(|visit| url_hash(visit.url));
+        visits.sort_by_cached_key(|visit| url_hash(visit.url));
         let removed = visits.iter().filter(|visit| visit.page.is_none()).map(|visit| url_hash(visit.url));
         let removed: Vec<Uuid> = removed.collect();
         if !removed.is_empty() {
@@ -242,7 +242,7 @@ impl Hosts<'_> {
     ) -> Result<(), StoreError> {
         // All transactions change the rows in the same order, which prevents deadlocks.
         let mut visits = visits.to_vec();
-        visits.sort_by_key(|visit| (visit.collection, url_hash(visit.url)));
+        visits.sort_by_cached_key(|visit| (visit.collection, url_hash(visit.url)));
         let (kept, removed): (Vec<ImageVisit<'_>>, Vec<ImageVisit<'_>>) =
             visits.into_iter().partition(|visit| visit.response.is_some());
         if !removed.is_empty() {

@@ -254,15 +254,17 @@ impl Watchlists<'_> {
         if let Some(faces) = &patch.faces {
             set_faces(conn, collection, id, faces).await?;
         }
+        if patch.subjects.is_none() && patch.faces.is_none() {
+            return Ok(());
+        }
         let query = "select exists (select from watched_people where watchlist_id = $1)
                          or exists (select from watched_faces where watchlist_id = $1)";
         let watches_somebody: bool = sqlx::query_scalar(query).bind(id).fetch_one(&mut *conn).await?;
-        if !watches_somebody && (patch.subjects.is_some() || patch.faces.is_some()) {
+        if !watches_somebody {
             let reason = "the watchlist would watch nobody; delete it instead";
             return Err(StoreError::Conflict(reason.into()));
         }
-        check_watched_count(conn, collection).await?;
-        Ok(())
+        check_watched_count(conn, collection).await
     }
 
     /// Deletes a watchlist with its alerts.
