@@ -1,6 +1,6 @@
 //! Tests duplicates and versions of images, and suppressions that apply only to erased faces.
 use crate::stored_videos::{collection, erasure};
-use crate::support::{Response, Site, World, counts, fast, pixels};
+use crate::support::{Response, Site, WAIT_FOR_BLOCKED_SESSION, World, counts, fast, pixels};
 use domain::{CrawlState, Reason};
 use pipeline::{CrawlOptions, Dedupe, Sketcher};
 use store::crawls::CrawlProgress;
@@ -392,18 +392,6 @@ async fn images_without_faces_are_compared_by_hashes() {
     }
     assert_eq!(world.images().await.len(), 1);
 }
-
-/// Waits until a session of the database waits for a lock, and fails after 30 s.
-const WAIT_FOR_BLOCKED_SESSION: &str = "do $$ begin
-    for attempt in 1..3000 loop
-        if exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock') then
-            return;
-        end if;
-        perform pg_stat_clear_snapshot();
-        perform pg_sleep(0.01);
-    end loop;
-    raise 'no session waits for a lock';
-end $$";
 
 #[testing::test]
 async fn near_duplicate_is_suppressed_if_url_is_erased_meanwhile() {

@@ -1,5 +1,6 @@
 //! Tests the comparison of new faces with watchlists: exactly one alert for each match, also with
 //! several matchers, rolled back transactions and concurrent changes. No model is needed.
+use crate::support::WAIT_FOR_BLOCKED_SESSION;
 use domain::{DeliveryState, WatchNotify};
 use pipeline::Matcher;
 use pipeline::watch::matcher::Step;
@@ -179,12 +180,12 @@ async fn creation_of_watchlist_waits_for_transactions_that_store_faces() {
     world.store.suppressions().lock(storing.conn(), world.collection, false).await.unwrap();
     world.insert_faces(&mut storing, &[1.0]).await.unwrap();
     let (created, late) = tokio::join!(world.watch("a", vec![ada]), async {
-        let blocked = "select count(*) from pg_locks where locktype = 'advisory' and not granted";
-        while world.database.number(blocked).await == 0 {}
+        world.database.execute(WAIT_FOR_BLOCKED_SESSION).await;
         storing.commit().await.unwrap();
         world.store_faces(&[2.0]).await[0]
     });
-    // The late face was stored before or after the creation. The first one was stored before it.
+    // The first face was stored before the watchlist was created, so it has no alert. The late face
+    // was stored before or after the creation, so it may have one.
     let mut matcher = world.matcher();
     while matcher.step().await.unwrap().compared > 0 {}
     let alerts = world.alerts().await;

@@ -329,6 +329,18 @@ pub(crate) fn quick_retries() -> queue::Config {
     }
 }
 
+/// Waits until a session of the database waits for a lock, and fails after 30 s.
+pub(crate) const WAIT_FOR_BLOCKED_SESSION: &str = "do $$ begin
+    for attempt in 1..3000 loop
+        if exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock') then
+            return;
+        end if;
+        perform pg_stat_clear_snapshot();
+        perform pg_sleep(0.01);
+    end loop;
+    raise 'no session waits for a lock';
+end $$";
+
 /// Returns options without a delay.
 pub(crate) fn fast() -> CrawlOptions {
     CrawlOptions { delay_ms: Some(0), ..CrawlOptions::default() }
