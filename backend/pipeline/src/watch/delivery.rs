@@ -60,7 +60,7 @@ impl Deliverer {
     pub fn new(store: Store, crawls: &Crawls, fetcher: Fetcher) -> Self {
         describe_counter!(
             "facecrawl_alert_deliveries_total",
-            "Number of attempts to deliver an alert, by the state of the delivery afterwards."
+            "Number of attempts to deliver an alert, and of deliveries that expired, by the state afterwards."
         );
         let config = crawls.config();
         // Alerts have their own places, so that they and the messages of crawls do not wait for

@@ -22,9 +22,9 @@ pub fn normal_name(name: &str) -> Result<String, String> {
     Err(format!("a name needs 1 to {MAX_NAME_CHARS} characters without control characters"))
 }
 
-/// Returns the name of the person of a file: the first folder of its path. `path` is relative to
-/// the folder with the people, and has `/` between its parts. A file outside the folders has no
-/// person.
+/// Returns the name of the person to whom a file belongs: the first folder of its path. `path` is
+/// relative to the folder with the people, and has `/` between its parts. Returns `None` for a file
+/// outside the folders.
 pub fn person_of_path(path: &str) -> Option<&str> {
     path.split_once('/').map(|(person, _)| person)
 }

@@ -210,8 +210,8 @@ fn start<H: Send + 'static>(
         // Fails only if the response was dropped.
         let _ = sender.send(last).await;
     };
-    // Errors and the audit log contain the id of the request. The task is not aborted when the
-    // response is dropped, so that the import ends after a file and is recorded.
+    // The task keeps the id of the request for errors and the audit log. It is not aborted if the
+    // caller leaves. The import then ends after the current file and is recorded.
     tokio::spawn(request::with_id(request::id(), task).in_current_span());
     lines
 }
