@@ -1,6 +1,10 @@
 //! Reads playlists of HTTP Live Streaming (RFC 8216) as lists of files that together are one video.
+mod live;
+
+pub use live::{LivePlaylist, LiveSegment, LiveSegments, parse_live};
+
 use crate::urls::{self, ByteBudget};
-use m3u8_rs::{Key, KeyMethod, MediaPlaylist, Playlist as Parsed, VariantStream};
+use m3u8_rs::{Key, KeyMethod, MasterPlaylist, MediaPlaylist, Playlist as Parsed, VariantStream};
 use std::collections::HashSet;
 use url::Url;
 
@@ -66,21 +70,27 @@ pub fn is_playlist(head: &[u8]) -> bool {
 /// Parses a playlist of at most [`MAX_BYTES`]. `base` is its address. Takes milliseconds, so do not
 /// call it on a thread of the async runtime.
 pub fn parse(text: &[u8], base: &Url) -> Result<Playlist, PlaylistError> {
+    match parse_text(text)? {
+        Parsed::MasterPlaylist(master) => select_variant_url(&master, base).map(Playlist::Variant),
+        Parsed::MediaPlaylist(media) => list_files(&media, base).map(Playlist::Files),
+    }
+}
+
+fn parse_text(text: &[u8]) -> Result<Parsed, PlaylistError> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     // Each line can become a value of several hundred bytes.
     if text.len() > MAX_BYTES || memchr::memchr_iter(b'\n', text).count() > 4 * MAX_FILES {
         return Err(PlaylistError::TooLong);
     }
-    match m3u8_rs::parse_playlist_res(text).map_err(|_| PlaylistError::Invalid)? {
-        Parsed::MasterPlaylist(master) => {
-            if master.session_key.iter().any(|key| is_encrypted(&key.0)) {
-                return Err(PlaylistError::Encrypted);
-            }
-            let variant = select_variant(&master.variants).ok_or(PlaylistError::Invalid)?;
-            urls::resolve(base, &variant.uri).map(Playlist::Variant).ok_or(PlaylistError::Invalid)
-        }
-        Parsed::MediaPlaylist(media) => list_files(&media, base).map(Playlist::Files),
+    m3u8_rs::parse_playlist_res(text).map_err(|_| PlaylistError::Invalid)
+}
+
+fn select_variant_url(master: &MasterPlaylist, base: &Url) -> Result<Url, PlaylistError> {
+    if master.session_key.iter().any(|key| is_encrypted(&key.0)) {
+        return Err(PlaylistError::Encrypted);
     }
+    let variant = select_variant(&master.variants).ok_or(PlaylistError::Invalid)?;
+    urls::resolve(base, &variant.uri).ok_or(PlaylistError::Invalid)
 }
 
 /// Returns the variant with the most lines up to [`MAX_HEIGHT`], and of these the one with the
@@ -149,12 +159,12 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn parse_text(text: &str) -> Result<Playlist, PlaylistError> {
+    fn parse_list(text: &str) -> Result<Playlist, PlaylistError> {
         parse(text.as_bytes(), &Url::parse("http://site.example/v/list.m3u8").unwrap())
     }
 
     fn parse_files(text: &str) -> Result<Vec<Url>, PlaylistError> {
-        match parse_text(text)? {
+        match parse_list(text)? {
             Playlist::Files(files) => Ok(files.urls().collect()),
             Playlist::Variant(url) => panic!("{url}"),
         }
@@ -173,7 +183,7 @@ mod tests {
             .iter()
             .map(|s| variant(&format!("BANDWIDTH=9,RESOLUTION={s}"), &format!("{s}.m3u8")))
             .collect();
-        let selected_path = |text: &str| match parse_text(&format!("#EXTM3U\n{text}")) {
+        let selected_path = |text: &str| match parse_list(&format!("#EXTM3U\n{text}")) {
             Ok(Playlist::Variant(url)) => url.path().trim_start_matches("/v/").to_owned(),
             other => panic!("{other:?}"),
         };
@@ -187,7 +197,7 @@ mod tests {
             + &variant("BANDWIDTH=1,CODECS=\"avc1.64001f,mp4a.40.2\"", "video");
         assert_eq!(selected_path(&audio), "video");
         let key = "#EXT-X-SESSION-KEY:METHOD=SAMPLE-AES,URI=\"skd://x\"\n";
-        assert_eq!(parse_text(&format!("#EXTM3U\n{key}{variants}")), Err(PlaylistError::Encrypted));
+        assert_eq!(parse_list(&format!("#EXTM3U\n{key}{variants}")), Err(PlaylistError::Encrypted));
     }
 
     #[test]
@@ -207,21 +217,21 @@ mod tests {
         let encrypted = "#EXTINF:6,\na.ts\n#EXT-X-KEY:METHOD=AES-128,URI=\"k\"\n#EXTINF:6,\nb.ts\n";
         assert_eq!(list(encrypted), Err(PlaylistError::Encrypted));
         assert_eq!(list(""), Err(PlaylistError::Invalid));
-        assert_eq!(parse_text("#EXTM3U\n"), Err(PlaylistError::Invalid));
+        assert_eq!(parse_list("#EXTM3U\n"), Err(PlaylistError::Invalid));
         assert_eq!(list("#EXTINF:6,\nfile:///etc/passwd\n"), Err(PlaylistError::Invalid));
         assert_eq!(
-            parse_text("#EXTM3U\n#EXT-X-TARGETDURATION:6\n#EXTINF:6,\na.ts\n"),
+            parse_list("#EXTM3U\n#EXT-X-TARGETDURATION:6\n#EXTINF:6,\na.ts\n"),
             Err(PlaylistError::Live)
         );
-        assert!(parse_text("no playlist").is_err() && parse_text("").is_err());
+        assert!(parse_list("no playlist").is_err() && parse_list("").is_err());
     }
 
     #[test]
     fn rejects_playlists_over_size_limits() {
         let segments = "#EXTINF:6,\na.ts\n".repeat(MAX_FILES + 1);
         let list = format!("#EXTM3U\n#EXT-X-TARGETDURATION:6\n{segments}#EXT-X-ENDLIST\n");
-        assert_eq!(parse_text(&list), Err(PlaylistError::TooLong));
-        assert_eq!(parse_text(&"\n".repeat(MAX_BYTES + 1)), Err(PlaylistError::TooLong));
+        assert_eq!(parse_list(&list), Err(PlaylistError::TooLong));
+        assert_eq!(parse_list(&"\n".repeat(MAX_BYTES + 1)), Err(PlaylistError::TooLong));
         assert!(is_playlist(b"\xef\xbb\xbf#EXTM3U\n") && !is_playlist(b"#EXTINF"));
     }
 
@@ -246,7 +256,8 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn parsing_arbitrary_playlist_does_not_panic(lines in "(#EXTM3U\n)?(#EXT-X-(STREAM-INF|MAP|KEY|BYTERANGE|ENDLIST|TARGETDURATION|MEDIA|SESSION-KEY)(:[A-Z=,\"0-9a-z@]{0,20})?\n|#EXTINF:[0-9.,]{0,4}\n|[a-z/:.?#\u{e4}]{0,8}\n){0,12}") {
-            let _ = parse_text(&lines);
+            let _ = parse_list(&lines);
+            let _ = parse_live(lines.as_bytes(), &Url::parse("http://site.example/v/list.m3u8").unwrap());
         }
     }
 }
