@@ -5,7 +5,8 @@ mod connection;
 mod date;
 mod decoder;
 
-pub use client::{Download, Fetcher, MAX_RETRY_AFTER};
+pub use client::{Download, Fetcher, MAX_RETRY_AFTER, guarded_client};
+pub use connection::to_fetch_error;
 
 use crate::{GuardError, Referrer, ReferrerPolicy};
 use bytes::Bytes;

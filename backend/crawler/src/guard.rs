@@ -39,6 +39,15 @@ impl GuardError {
     }
 }
 
+/// The reason why [`Guard::resolve`] returned no addresses.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResolveError {
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+    #[error("the host name cannot be resolved: {0}")]
+    Lookup(String),
+}
+
 /// The addresses that a connection may reach, depending on its port. The resolver receives only a
 /// name, so the port is checked earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,13 +66,54 @@ pub struct Guard(Arc<Rules>);
 #[derive(Debug)]
 struct Rules {
     allow_private: Vec<ipnet::IpNet>,
-    ports: Vec<u16>,
+    ports: Ports,
+}
+
+/// The ports that are allowed on public addresses.
+#[derive(Debug)]
+enum Ports {
+    Listed(Vec<u16>),
+    Any,
 }
 
 impl Guard {
     pub fn new(config: &Config) -> Self {
         let Config { allow_private, ports, .. } = config.clone();
-        Self(Arc::new(Rules { allow_private, ports }))
+        Self(Arc::new(Rules { allow_private, ports: Ports::Listed(ports) }))
+    }
+
+    /// Returns a guard that allows every port of public addresses and of `allow_private`. It is for
+    /// addresses that an operator configured, such as those of cameras.
+    pub fn with_any_port(allow_private: Vec<ipnet::IpNet>) -> Self {
+        Self(Arc::new(Rules { allow_private, ports: Ports::Any }))
+    }
+
+    /// Resolves a host and returns its addresses. A client that connects to no other addresses
+    /// needs no further check.
+    ///
+    /// # Errors
+    /// Fails if the host has no address, or one that the guard forbids.
+    pub async fn resolve(
+        &self,
+        host: &Host,
+        port: u16,
+        lookup: &dyn Lookup,
+    ) -> Result<Vec<SocketAddr>, ResolveError> {
+        let addresses = match host {
+            Host::Ipv4(address) => vec![IpAddr::from(*address)],
+            Host::Ipv6(address) => vec![IpAddr::from(*address)],
+            Host::Domain(name) => {
+                lookup.lookup(name).await.map_err(|e| ResolveError::Lookup(e.to_string()))?
+            }
+        };
+        if addresses.is_empty() {
+            return Err(ResolveError::Lookup("it has no IP address".into()));
+        }
+        let checked = match host {
+            Host::Domain(name) => self.check_dns_response(name, addresses, self.address_scope(port)),
+            _ => addresses.iter().try_for_each(|a| self.check_address(*a, port)).map(|()| addresses),
+        };
+        Ok(checked?.into_iter().map(|address| SocketAddr::new(address, port)).collect())
     }
 
     /// Checks everything that is known without DNS. The `url` crate has already converted every
@@ -114,7 +164,10 @@ impl Guard {
     }
 
     pub(crate) fn address_scope(&self, port: u16) -> AddressScope {
-        if self.0.ports.contains(&port) { AddressScope::Public } else { AddressScope::AllowedPrivate }
+        match &self.0.ports {
+            Ports::Listed(ports) if !ports.contains(&port) => AddressScope::AllowedPrivate,
+            Ports::Listed(_) | Ports::Any => AddressScope::Public,
+        }
     }
 
     pub(crate) fn allows_private_ranges(&self) -> bool {
@@ -160,7 +213,10 @@ impl Guard {
     }
 
     fn port_error(&self, port: u16) -> GuardError {
-        let ports: Vec<String> = self.0.ports.iter().map(u16::to_string).collect();
+        let ports: Vec<String> = match &self.0.ports {
+            Ports::Listed(ports) => ports.iter().map(u16::to_string).collect(),
+            Ports::Any => vec!["any".into()],
+        };
         GuardError::Url(format!("port {port} is not open; allowed: {}", ports.join(", ")))
     }
 }

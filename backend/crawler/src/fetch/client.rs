@@ -318,6 +318,16 @@ impl Drop for OpenHop<'_> {
     }
 }
 
+/// Returns an HTTP client for callers that send requests of their own. It resolves names with
+/// `lookup`, connects only to addresses that `guard` allows, and follows no redirects. The caller
+/// checks each URL with `guard`, because an address in a URL is not resolved.
+///
+/// `guard` must allow the port of each URL on public addresses.
+pub fn guarded_client(config: &Config, guard: &Guard, lookup: Arc<dyn Lookup>) -> reqwest::Client {
+    let resolver = VettedResolver { guard: guard.clone(), lookup, scope: AddressScope::Public };
+    build_client(config, &Arc::new(resolver), MAX_IDLE_PER_HOST)
+}
+
 fn build_client(config: &Config, resolver: &Arc<VettedResolver>, max_idle: usize) -> reqwest::Client {
     install_crypto_provider();
     // A header value must be visible ASCII, but the configuration can contain any characters.

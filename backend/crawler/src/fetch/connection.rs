@@ -108,8 +108,9 @@ fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)
     std::iter::successors(error.source(), |&cause| cause.source())
 }
 
-/// Converts an error. Errors of the resolver and of the guard are found among its causes.
-pub(super) fn to_fetch_error(error: reqwest::Error) -> FetchError {
+/// Converts an error of a client of this crate. Errors of the resolver and of the guard are found
+/// among its causes.
+pub fn to_fetch_error(error: reqwest::Error) -> FetchError {
     let mut is_invalid = false;
     for cause in causes(&error) {
         if let Some(guard) = cause.downcast_ref::<GuardError>() {

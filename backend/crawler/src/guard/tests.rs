@@ -303,3 +303,31 @@ proptest! {
         prop_assert!(!is_allowed || bits >> 125 == 1, "{address}");
     }
 }
+
+#[tokio::test]
+async fn guard_for_any_port_checks_every_address_of_a_host() {
+    struct Fixed(&'static [&'static str]);
+    #[async_trait::async_trait]
+    impl Lookup for Fixed {
+        async fn lookup(&self, _name: &str) -> std::io::Result<Vec<IpAddr>> {
+            Ok(self.0.iter().map(|text| text.parse().unwrap()).collect())
+        }
+    }
+    let guard = Guard::with_any_port(vec!["10.1.0.0/16".parse().unwrap()]);
+    let name = Host::Domain("camera.example".to_owned());
+    let resolve = async |addresses| guard.resolve(&name, 8554, &Fixed(addresses)).await;
+    assert_eq!(
+        resolve(&["93.184.215.14", "10.1.2.3"]).await.unwrap(),
+        ["93.184.215.14:8554".parse().unwrap(), "10.1.2.3:8554".parse().unwrap()]
+    );
+    // One forbidden address makes the whole answer forbidden.
+    for addresses in [&["93.184.215.14", "10.2.0.1"][..], &["169.254.169.254"], &["::1"]] {
+        assert!(matches!(resolve(addresses).await, Err(ResolveError::Guard(GuardError::Address { .. }))));
+    }
+    assert!(matches!(resolve(&[]).await, Err(ResolveError::Lookup(_))));
+    let literal = Host::Ipv4([127, 0, 0, 1].into());
+    assert!(matches!(guard.resolve(&literal, 554, &Fixed(&[])).await, Err(ResolveError::Guard(_))));
+    assert_eq!(check(&guard, "http://93.184.215.14:8080/"), "ok");
+    assert_eq!(check(&guard, "http://10.1.0.1:8080/"), "ok");
+    assert_eq!(check(&guard, "http://10.2.0.1/"), "private use");
+}
