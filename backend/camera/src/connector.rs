@@ -29,8 +29,8 @@ struct Shared {
 }
 
 impl Connector {
-    /// Returns a connector that reaches public addresses and `allow_private`, on any port. It trusts
-    /// the certificate authorities of the system and `extra_roots`.
+    /// Returns a connector that reaches public addresses and `allow_private`, on any port. It
+    /// trusts the certificate authorities of the system and `extra_roots`.
     pub fn new(allow_private: Vec<ipnet::IpNet>, extra_roots: Roots) -> Self {
         Self::with_lookup(allow_private, extra_roots, Arc::new(SystemLookup))
     }

@@ -195,3 +195,135 @@ fn content_length(line: &[u8]) -> Option<usize> {
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| digits.parse().unwrap_or(usize::MAX)).filter(|length| *length > 0)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use proptest::prelude::*;
+
+    fn jpeg(body: &[u8]) -> Vec<u8> {
+        [JPEG_START, body, JPEG_END].concat()
+    }
+
+    /// Returns the parts, and the error at the end, if there is one.
+    fn read(content_type: &str, chunks: &[&[u8]]) -> (Vec<Vec<u8>>, Option<CameraError>) {
+        let (mut parser, mut parts) = (Multipart::new(content_type).unwrap(), Vec::new());
+        for chunk in chunks {
+            parser.push(chunk);
+            loop {
+                match parser.next_part() {
+                    Ok(Some(part)) => parts.push(part.to_vec()),
+                    Ok(None) => break,
+                    Err(error) => return (parts, Some(error)),
+                }
+            }
+        }
+        (parts, None)
+    }
+
+    const TYPE: &str = "multipart/x-mixed-replace; boundary=frame";
+
+    #[test]
+    fn reads_parts_with_and_without_lengths() {
+        let (first, second) = (jpeg(b"one\r\n--fram"), jpeg(b"two\n--frame\n"));
+        let stream = [
+            b"--frame\r\nContent-Type: image/jpeg\r\n\r\n",
+            &first[..],
+            b"\r\n--frame\r\nX: y\r\ncontent-length: 16\r\n\r\n",
+            &second,
+            b"\r\n--frame\nContent-Length: 0\n\n",
+            &first,
+            b"--frame\r\nContent-Length: 3\r\n\r\ntxt\r\n--frame\r\n\r\n",
+            &first,
+            b"\r\n--frame--\r\n",
+        ]
+        .concat();
+        assert_eq!(second.len(), 16);
+        let (parts, error) = read(TYPE, &[&stream]);
+        assert_eq!(parts, [first.clone(), second, first.clone(), first]);
+        assert!(matches!(error, Some(CameraError::Ended)));
+    }
+
+    #[test]
+    fn accepts_boundaries_as_cameras_declare_them() {
+        let picture = jpeg(b"x");
+        let stream = |delimiter: &str| {
+            let head = format!("{delimiter}\r\nContent-Type: image/jpeg\r\n\r\n");
+            [head.as_bytes(), &picture, b"\r\n", head.as_bytes(), &picture, b"\r\n", head.as_bytes()].concat()
+        };
+        for (content_type, delimiter) in [
+            ("multipart/x-mixed-replace;boundary=--myboundary", "--myboundary"),
+            ("multipart/x-mixed-replace;boundary=--myboundary", "----myboundary"),
+            ("Multipart/X-Mixed-Replace; Boundary=\"a b\"", "--a b"),
+            ("multipart/x-mixed-replace", "--anything"),
+            ("multipart/x-mixed-replace;boundary=--", "--anything"),
+        ] {
+            let (parts, error) = read(content_type, &[&stream(delimiter)]);
+            assert_eq!((parts.len(), error.is_none()), (2, true), "{content_type} {delimiter}");
+        }
+        assert!(Multipart::new("image/jpeg").is_none() && Multipart::new("").is_none());
+    }
+
+    #[test]
+    fn continues_after_a_wrong_length() {
+        let picture = jpeg(&[b'\n'; 50]);
+        let head = |length| format!("--frame\r\nContent-Length: {length}\r\n\r\n").into_bytes();
+        let stream =
+            [head(20), picture.clone(), b"\r\n".to_vec(), head(picture.len()), picture.clone()].concat();
+        let (parts, error) = read(TYPE, &[&stream]);
+        assert_eq!((parts.len(), parts.last(), error.is_none()), (2, Some(&picture), true));
+    }
+
+    #[test]
+    fn limits_headers_parts_and_what_is_skipped() {
+        let is_too_large = |stream: &[u8]| matches!(read(TYPE, &[stream]).1, Some(CameraError::TooLarge(_)));
+        assert!(is_too_large(&[b"--frame\r\nX: ", &[b'x'; MAX_HEADER_BYTES][..]].concat()));
+        assert!(is_too_large(
+            &[b"--frame\r\n".to_vec(), b"X: y\r\n".repeat(MAX_HEADER_BYTES / 6 + 1)].concat()
+        ));
+        for length in ["8388609", "18446744073709551615", "99999999999999999999999"] {
+            assert!(is_too_large(format!("--frame\r\nContent-Length: {length}\r\n\r\n").as_bytes()));
+        }
+        let endless = vec![b'-'; MAX_FRAME_BYTES + 1];
+        assert!(is_too_large(&[b"--frame\r\n\r\n", &endless[..]].concat()));
+        let chunk = vec![b'x'; 1 << 20];
+        let chunks: Vec<&[u8]> = (0..9).map(|_| &chunk[..]).collect();
+        assert!(matches!(read(TYPE, &chunks).1, Some(CameraError::Protocol(_))));
+    }
+
+    fn part() -> impl Strategy<Value = Vec<u8>> {
+        let body = prop::collection::vec(prop::sample::select(&b"-frame\r\n\xff\xd9x:"[..]), 0..40);
+        (body, any::<bool>(), any::<bool>()).prop_map(|(body, has_length, has_line)| {
+            let picture = jpeg(&body);
+            let length =
+                if has_length { format!("Content-Length: {}\r\n", picture.len()) } else { String::new() };
+            let end: &[u8] = if has_line { b"\r\n" } else { b"" };
+            [b"--frame\r\n", length.as_bytes(), b"\r\n", &picture, end].concat()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_chunks_give_the_same_parts(
+            parts in prop::collection::vec(part(), 1..5),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+        ) {
+            let stream = parts.concat();
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len())).collect();
+            cuts.extend([0, stream.len()]);
+            cuts.sort_unstable();
+            let chunks: Vec<&[u8]> = cuts.windows(2).map(|cut| &stream[cut[0]..cut[1]]).collect();
+            let (whole, _) = read(TYPE, &[&stream]);
+            let (split, _) = read(TYPE, &chunks);
+            prop_assert_eq!(whole, split);
+        }
+
+        #[test]
+        fn arbitrary_bytes_do_not_panic(
+            bytes in prop::collection::vec(prop::sample::select(&b"-frame\r\n\xff\xd8\xd9content-length: 19"[..]), 0..300),
+        ) {
+            let _ = read(TYPE, &[&bytes]);
+        }
+    }
+}

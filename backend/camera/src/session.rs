@@ -91,8 +91,8 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// Starts a task that reads a camera, and waits for the first unit. A panic in the task, such as
-    /// one in the RTSP client, becomes an error.
+    /// Starts a task that reads a camera, and waits for the first unit. A panic in the task, such
+    /// as one in the RTSP client, becomes an error.
     pub(crate) async fn start<R>(read: impl FnOnce(Sink) -> R) -> Result<Self, CameraError>
     where
         R: Future<Output = Result<Infallible, CameraError>> + Send + 'static,
@@ -118,7 +118,8 @@ impl Session {
         &self.start.format
     }
 
-    /// Returns the bytes that a new decoder needs before the first unit. Empty for MPEG-TS and JPEG.
+    /// Returns the bytes that a new decoder needs before the first unit. Empty for MPEG-TS and
+    /// JPEG.
     pub fn header(&self) -> Bytes {
         self.start.header.clone()
     }
