@@ -16,6 +16,9 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::TryInitError;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
 
+/// The messages of the RTSP client contain addresses of cameras and long texts that cameras choose.
+const HIDDEN: &str = "retina=off";
+
 /// Returns the log filter for `LOG_LEVEL` and `DEBUG`.
 pub fn log_filter(log: &Log) -> String {
     let configured = log.level.clone();
@@ -23,13 +26,14 @@ pub fn log_filter(log: &Log) -> String {
     match (log.debug, hides_debug) {
         // The DEBUG messages of these libraries (every packet, every query) are rarely useful.
         (true, true) => {
-            "debug,hyper=info,hyper_util=info,h2=info,reqwest=info,rustls=info,sqlx=info,ort=info".into()
+            let quiet = "hyper=info,hyper_util=info,h2=info,reqwest=info,rustls=info,sqlx=info,ort=info";
+            format!("debug,{quiet},{HIDDEN}")
         }
         (true, false) if !configured.contains(['=', ',']) => configured,
         (true, false) => format!("debug,{configured}"),
         // The INFO messages of these libraries about connections are rarely useful.
         (false, _) if !configured.contains(['=', ',']) => {
-            format!("{configured},sqlx::postgres::notice=warn,ort=warn")
+            format!("{configured},sqlx::postgres::notice=warn,ort=warn,{HIDDEN}")
         }
         (false, _) => configured,
     }
