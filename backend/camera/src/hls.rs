@@ -133,7 +133,8 @@ impl Reader {
         let needs_restart = std::mem::take(&mut self.needs_restart);
         let new_header = match self.format {
             None => {
-                self.sink.start(Start { format, header, size: None }).await?;
+                let started = Instant::now();
+                self.sink.start(Start { format, header, size: None, started }).await?;
                 self.format = Some(format);
                 None
             }

@@ -96,6 +96,11 @@ impl Muxer {
         Self { start, earliest: 0 }
     }
 
+    /// Returns the time from which times count.
+    pub(crate) fn start(&self) -> Instant {
+        self.start
+    }
+
     /// Returns a cluster with one frame.
     pub(crate) fn cluster(&mut self, received: Instant, is_keyframe: bool, frame: &[u8]) -> Bytes {
         let elapsed = received.saturating_duration_since(self.start).as_millis();

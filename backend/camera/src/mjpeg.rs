@@ -23,7 +23,8 @@ pub(crate) async fn run(mut http: Http, url: Url, sink: Sink) -> Result<Infallib
     loop {
         while let Some(bytes) = parts.next_part()? {
             if !is_started {
-                sink.start(Start { format: Format::Jpeg, header: Bytes::new(), size: None }).await?;
+                let (format, started) = (Format::Jpeg, Instant::now());
+                sink.start(Start { format, header: Bytes::new(), size: None, started }).await?;
                 is_started = true;
             }
             let received = Instant::now();

@@ -165,7 +165,8 @@ impl Reader {
             match &self.parameters {
                 None => {
                     let (format, size) = (Format::Matroska(self.codec), Some(parameters.size));
-                    self.sink.start(Start { format, header: header(), size }).await?;
+                    let start = Start { format, header: header(), size, started: self.muxer.start() };
+                    self.sink.start(start).await?;
                 }
                 Some(known) if *known != parameters => new_header = Some(header()),
                 Some(_) => {}

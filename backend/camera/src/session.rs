@@ -60,6 +60,8 @@ pub(crate) struct Start {
     pub(crate) format: Format,
     pub(crate) header: Bytes,
     pub(crate) size: Option<(u32, u32)>,
+    /// The time from which the times of Matroska count.
+    pub(crate) started: Instant,
 }
 
 enum Event {
@@ -116,6 +118,11 @@ impl Session {
     /// Returns the container of the units.
     pub fn format(&self) -> &Format {
         &self.start.format
+    }
+
+    /// Returns the time from which the times of Matroska count.
+    pub fn started(&self) -> Instant {
+        self.start.started
     }
 
     /// Returns the bytes that a new decoder needs before the first unit. Empty for MPEG-TS and

@@ -11,6 +11,8 @@ use vision::decode::{CodedPictures, Coding, ColourDescription};
 const CONTAINERS: &str = "mov,matroska,mpegts,mpeg,avi,flv";
 /// Accepted codecs of video. Audio and subtitles are not decoded.
 const CODECS: &str = "h264,hevc,libdav1d,av1,vp8,libvpx-vp9,vp9,mpeg4,mpeg2video,mjpeg";
+/// Codecs of cameras.
+const LIVE_CODECS: &str = "h264,hevc";
 /// Largest single allocation in bytes.
 const MAX_ALLOCATION: u64 = 1 << 29;
 /// Makes pixels square by enlarging frames in one direction.
@@ -93,12 +95,29 @@ pub(crate) fn frames(
     let selected = select_condition(source, segment);
     let filter = format!("select='{selected}',{download}{mapping}{square}format=rgb24");
     arguments.extend(strings(["-vf", &filter, "-fps_mode", "passthrough"]));
-    arguments.extend(strings([
-        "-stats_enc_pre",
-        "pipe:4",
-        "-stats_enc_pre_fmt",
-        "{n} {ptsi} {tbi} {pts} {tb}",
-    ]));
+    arguments.extend(frame_output());
+    arguments
+}
+
+/// Returns the arguments to decode frames while they arrive through the pipe [`VIDEO_FD`], and to
+/// write one in `interval_us` as [`frames`] does. `container` is a format of ffmpeg.
+pub(crate) fn live(container: &str, timeline: Timeline, max_pixels: u64, interval_us: i64) -> Vec<String> {
+    let mut arguments = restricted_input(1, max_pixels, timeline, container, LIVE_CODECS);
+    arguments.extend(strings(["-f", container]));
+    arguments.extend(input_stream(0));
+    // Frames arrive a little early or late.
+    let interval = format_seconds(interval_us.saturating_mul(9) / 10);
+    let selected = format!("isnan(prev_selected_t)+gte(t-prev_selected_t,{interval})+lt(t,prev_selected_t)");
+    arguments.extend(strings(["-vf", &format!("select='{selected}',{SQUARE_PIXELS}format=rgb24")]));
+    arguments.extend(strings(["-fps_mode", "passthrough"]));
+    arguments.extend(frame_output());
+    arguments
+}
+
+/// Returns the arguments to write frames as PPM images, and their times to file descriptor 4.
+fn frame_output() -> Vec<String> {
+    let mut arguments =
+        strings(["-stats_enc_pre", "pipe:4", "-stats_enc_pre_fmt", "{n} {ptsi} {tbi} {pts} {tb}"]);
     // Otherwise ffmpeg keeps eight encoded frames for the reader: 50 MB at 1920x1080.
     arguments.extend(strings(["-thread_queue_size", "1"]));
     arguments.extend(strings(["-c:v", "ppm", "-f", "image2pipe", "pipe:1"]));

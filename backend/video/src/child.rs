@@ -160,6 +160,11 @@ impl Process {
         i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
     }
 
+    /// Returns the processor time that the process has used.
+    pub(crate) fn processor_time(&self) -> Option<Duration> {
+        self.clock.and_then(CpuClock::read)
+    }
+
     /// Ends the process, and returns its messages so far.
     pub(crate) fn stop(mut self) -> Messages {
         self.kill();

@@ -34,6 +34,11 @@ impl CpuBudget {
         Self { total, used_us: Arc::default() }
     }
 
+    /// Returns a budget for frames that arrive during `time`.
+    pub(crate) fn for_live(time: Duration) -> Self {
+        Self { total: BASE_TIME.saturating_add(time), used_us: Arc::default() }
+    }
+
     /// Returns a budget for an image whose pictures have this number of pixels.
     pub(crate) fn for_image(pixels: u64, limit: Duration) -> Self {
         let megapixels = u32::try_from(pixels.div_ceil(1_000_000)).unwrap_or(u32::MAX);

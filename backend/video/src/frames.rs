@@ -52,6 +52,11 @@ const DECODER_BYTES_PER_PIXEL_AND_THREAD: u64 = 6;
 /// Additional memory for each pixel with high dynamic range, in bytes.
 const HDR_BYTES_PER_PIXEL: u64 = 52;
 
+pub(crate) fn memory_bytes(pixels: u64, threads: u32, extra_per_pixel: u64) -> u64 {
+    let per_thread = DECODER_BYTES_PER_PIXEL_AND_THREAD * u64::from(threads);
+    DECODER_BYTES + pixels * (DECODER_BYTES_PER_PIXEL + per_thread + extra_per_pixel)
+}
+
 impl Decoder {
     /// Returns the memory in bytes that the process which decodes frames of `index` needs.
     ///
@@ -61,10 +66,8 @@ impl Decoder {
     /// larger than it declares.
     pub fn memory_bytes(&self, index: &Index) -> u64 {
         let pixels = u64::from(index.width) * u64::from(index.height);
-        let threads = u64::from(self.config().threads);
         let hdr = index.hdr.map_or(0, |_| HDR_BYTES_PER_PIXEL);
-        DECODER_BYTES
-            + pixels * (DECODER_BYTES_PER_PIXEL + DECODER_BYTES_PER_PIXEL_AND_THREAD * threads + hdr)
+        memory_bytes(pixels, self.config().threads, hdr)
     }
 
     /// Starts to decode the frames of a segment of [`plan`](crate::sampling::plan). The calling
@@ -138,7 +141,8 @@ impl FrameReader {
     fn decode_next(&mut self) -> Result<Option<TimedFrame>, VideoError> {
         loop {
             let Some(process) = &mut self.process else { return Ok(None) };
-            match Self::read(process, &self.source, self.frames_read, self.max_pixels, &mut self.buffer) {
+            let (origin_us, buffer) = (self.source.origin_us, &mut self.buffer);
+            match read_frame(process, origin_us, self.frames_read, self.max_pixels, buffer) {
                 Ok(Some(frame)) if frame.at_us < self.to_us => {
                     self.frames_read += 1;
                     // Timestamps of a broken file can go back. Such frames are ignored.
@@ -225,36 +229,38 @@ impl FrameReader {
         self.damage = messages.damage.or_else(|| (!status.success()).then(status_damage));
         Ok(())
     }
+}
 
-    fn read(
-        process: &mut Process,
-        source: &Source,
-        number: u64,
-        limit: u64,
-        buffer: &mut Vec<u8>,
-    ) -> Result<Option<TimedFrame>, VideoError> {
-        let size = read_header(&mut process.pixels);
-        let Some((width, height)) = size.map_err(|error| process.read_error(error))? else { return Ok(None) };
-        let pixels = u64::from(width) * u64::from(height);
-        if pixels > limit {
-            return Err(VideoError::TooManyPixels { width, height, limit });
-        }
-        let bytes = usize::try_from(pixels * 3).map_err(|_| VideoError::Output("a frame too large"))?;
-        let mut data = std::mem::take(buffer);
-        data.resize(bytes, 0);
-        match process.pixels.read_exact(&mut data) {
-            // The process was killed or stopped in the middle of a frame.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-            Err(error) => return Err(process.read_error(error)),
-            Ok(()) => {}
-        }
-        let at_us = read_time(&mut process.times, number)
-            .map_err(|error| process.read_error(error))?
-            .and_then(|at| at.checked_sub(source.origin_us))
-            .ok_or(VideoError::Output("a frame without a time"))?;
-        let frame = Frame::new(width, height, data).ok_or(VideoError::Output("an empty frame"))?;
-        Ok(Some(TimedFrame { at_us, frame }))
+/// Reads the next frame of a process that writes PPM images, and its time from `origin_us`. `number`
+/// is the number of frames that were read before. Returns `None` at the end.
+pub(crate) fn read_frame(
+    process: &mut Process,
+    origin_us: i64,
+    number: u64,
+    limit: u64,
+    buffer: &mut Vec<u8>,
+) -> Result<Option<TimedFrame>, VideoError> {
+    let size = read_header(&mut process.pixels);
+    let Some((width, height)) = size.map_err(|error| process.read_error(error))? else { return Ok(None) };
+    let pixels = u64::from(width) * u64::from(height);
+    if pixels > limit {
+        return Err(VideoError::TooManyPixels { width, height, limit });
     }
+    let bytes = usize::try_from(pixels * 3).map_err(|_| VideoError::Output("a frame too large"))?;
+    let mut data = std::mem::take(buffer);
+    data.resize(bytes, 0);
+    match process.pixels.read_exact(&mut data) {
+        // The process was killed or stopped in the middle of a frame.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(process.read_error(error)),
+        Ok(()) => {}
+    }
+    let at_us = read_time(&mut process.times, number)
+        .map_err(|error| process.read_error(error))?
+        .and_then(|at| at.checked_sub(origin_us))
+        .ok_or(VideoError::Output("a frame without a time"))?;
+    let frame = Frame::new(width, height, data).ok_or(VideoError::Output("an empty frame"))?;
+    Ok(Some(TimedFrame { at_us, frame }))
 }
 
 /// Reads the line of the frame with this number. Returns its time in microseconds, or `None` if the

@@ -169,8 +169,18 @@ impl Decoder {
         budget: &CpuBudget,
         gpu: Option<&[(&'static str, OsString)]>,
     ) -> Result<Process, VideoError> {
+        self.start_reading(arguments, video.map(reopen).transpose()?, budget, gpu)
+    }
+
+    /// Starts ffmpeg, which reads from `video`. It shares the read position with the caller.
+    pub(crate) fn start_reading(
+        &self,
+        arguments: &[String],
+        video: Option<File>,
+        budget: &CpuBudget,
+        gpu: Option<&[(&'static str, OsString)]>,
+    ) -> Result<Process, VideoError> {
         let Config { ffmpeg, launcher, limits, .. } = &self.config;
-        let video = video.map(reopen).transpose()?;
         let (budget, cancelled) = (budget.clone(), self.cancelled.clone());
         let limits = ProcessLimits { budget, stall_timeout: limits.stall_timeout, cancelled };
         Process::start(ProcessConfig { launcher, program: ffmpeg, arguments, video, gpu }, limits)

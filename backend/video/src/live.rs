@@ -1,0 +1,122 @@
+//! Decodes frames of a camera while they arrive. The caller writes compressed frames, and reads
+//! pictures on another thread.
+use crate::arguments;
+use crate::child::Process;
+use crate::cpu::CpuBudget;
+use crate::error::VideoError;
+use crate::frames::{memory_bytes, read_frame};
+use crate::index::Timeline;
+use crate::{Decoder, TimedFrame};
+use std::fs::File;
+use std::io::{self, PipeWriter, Write};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+use vision::Frame;
+
+/// The container of the compressed frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LiveContainer {
+    /// Times of frames are those of the container.
+    Matroska,
+    /// Times of frames continue where those of the container jump.
+    MpegTs,
+    /// Fragments of MP4 after their header. Times as for MPEG-TS.
+    Mp4,
+}
+
+/// Accepts compressed frames. Dropping it ends the stream.
+#[derive(Debug)]
+pub struct LiveInput(PipeWriter);
+
+impl Write for LiveInput {
+    /// Blocks while the decoder is slower than the camera. Fails when the decoder has ended.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Returns pictures in the order in which they are shown. Dropping it ends the decoder.
+pub struct LiveFrames {
+    process: Option<Process>,
+    max_pixels: u64,
+    frames_read: u64,
+    /// A buffer for the pixels of the next frame.
+    buffer: Vec<u8>,
+}
+
+impl Decoder {
+    /// Returns the memory in bytes that the process of [`Self::live`] needs for frames of this size
+    /// in pixels.
+    pub fn live_memory_bytes(&self, (width, height): (u32, u32)) -> u64 {
+        memory_bytes(u64::from(width) * u64::from(height), 1, 0)
+    }
+
+    /// Starts to decode H.264 or HEVC on one thread of the CPU. One frame in `interval_us`
+    /// microseconds is returned. The decoder can be used for about `time`: its processor time is
+    /// limited. The calling thread must live as long as the frames.
+    ///
+    /// # Errors
+    /// Fails with [`VideoError::Io`] if the process cannot be started.
+    pub fn live(
+        &self,
+        container: LiveContainer,
+        interval_us: i64,
+        time: Duration,
+    ) -> Result<(LiveInput, LiveFrames), VideoError> {
+        let (format, timeline) = match container {
+            LiveContainer::Matroska => ("matroska", Timeline::Stored),
+            LiveContainer::MpegTs => ("mpegts", Timeline::Continued),
+            LiveContainer::Mp4 => ("mov", Timeline::Continued),
+        };
+        let max_pixels = self.config().limits.max_pixels;
+        let arguments = arguments::live(format, timeline, max_pixels, interval_us);
+        let (reader, writer) = io::pipe()?;
+        let reader = File::from(OwnedFd::from(reader));
+        let process = self.start_reading(&arguments, Some(reader), &CpuBudget::for_live(time), None)?;
+        let frames = LiveFrames { process: Some(process), max_pixels, frames_read: 0, buffer: Vec::new() };
+        Ok((LiveInput(writer), frames))
+    }
+}
+
+impl LiveFrames {
+    /// Returns the next frame, or `None` at the end. It blocks until a frame arrives.
+    ///
+    /// # Errors
+    /// Fails with [`VideoError`]; no further frame follows. It fails with
+    /// [`VideoError::Undecodable`] if the decoder ended with an error.
+    pub fn next_frame(&mut self) -> Result<Option<TimedFrame>, VideoError> {
+        let Some(process) = &mut self.process else { return Ok(None) };
+        let read = read_frame(process, 0, self.frames_read, self.max_pixels, &mut self.buffer);
+        match read {
+            Ok(Some(frame)) => {
+                self.frames_read += 1;
+                Ok(Some(frame))
+            }
+            Ok(None) => self.finish().map(|()| None),
+            Err(error) => {
+                self.process = None;
+                Err(error)
+            }
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), VideoError> {
+        let Some(process) = self.process.take() else { return Ok(()) };
+        let (status, messages) = process.finish()?;
+        if status.success() { Ok(()) } else { Err(messages.failure()) }
+    }
+
+    /// Returns the processor time that the decoder has used; `None` after its end.
+    pub fn processor_time(&self) -> Option<Duration> {
+        self.process.as_ref().and_then(Process::processor_time)
+    }
+
+    /// Reuses the memory of a frame that is no longer needed for the next frame.
+    pub fn recycle(&mut self, frame: Frame) {
+        self.buffer = frame.into_data();
+    }
+}
