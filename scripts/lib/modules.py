@@ -13,8 +13,8 @@ from pathlib import Path
 
 # Crates whose modules have an order: each module may use those before it.
 ORDER = {
-    "store": "db index store blobs faces images videos crawls people erasures watch collections keys".split(),
-    "pipeline": "domain admission webhooks erasures images people crawls videos scan watch collections worker".split(),
+    "store": "db index store blobs faces images videos crawls people streams erasures watch collections keys".split(),
+    "pipeline": "domain admission webhooks erasures images people crawls videos scan watch streams collections worker".split(),
 }
 
 TOKEN = re.compile(

@@ -20,6 +20,8 @@ text_enum! {
         EraseCollection = "erase_collection",
         /// Groups the faces of a collection by person.
         ClusterCollection = "cluster_collection",
+        /// Watches a camera until another job may take it over.
+        WatchStream = "watch_stream",
     }
 }
 
@@ -47,6 +49,8 @@ impl JobKind {
             Self::FetchVideo | Self::ScanVideo => (5, 50),
             // Lower priority than crawls and API calls: a run takes long, and no user waits for it.
             Self::ClusterCollection => (5, 100),
+            // A camera is watched until a user stops it, whatever fails.
+            Self::WatchStream => (i16::MAX, 0),
         };
         JobSpec { max_attempts, priority }
     }

@@ -15,6 +15,6 @@ pub use jobs::{JobKind, JobSpec};
 pub use reason::Reason;
 pub use states::{
     AlertState, ClusteringState, CrawlKind, CrawlState, DeliveryState, EnrolmentOutcome, ImageState,
-    IndexSetState, PageState, Unprocessed, VideoState, WatchNotify,
+    IndexSetState, PageState, StreamKind, StreamState, StreamStore, Unprocessed, VideoState, WatchNotify,
 };
 pub use text_enum::UnknownCode;

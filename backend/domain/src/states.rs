@@ -223,6 +223,48 @@ text_enum! {
     }
 }
 
+text_enum! {
+    /// How a camera sends its frames.
+    pub enum StreamKind: "kind of a stream" {
+        /// RTSP over TCP.
+        Rtsp = "rtsp",
+        /// HTTP Live Streaming.
+        Hls = "hls",
+        /// JPEG images as `multipart/x-mixed-replace`.
+        Mjpeg = "mjpeg",
+    }
+}
+
+text_enum! {
+    /// The faces of a stream that are stored.
+    pub enum StreamStore: "choice of stored faces" {
+        /// Faces that resemble a watched person or face.
+        Matches = "matches",
+        /// These, and faces that a watchlist reports because they resemble nobody.
+        Alerts = "alerts",
+        /// All faces that can be recognised.
+        All = "all",
+    }
+}
+
+text_enum! {
+    /// State of a stream.
+    pub enum StreamState: "state of a stream" {
+        /// A user stopped it.
+        Stopped = "stopped",
+        /// Waits for a worker with a free place.
+        Waiting = "waiting",
+        /// A worker connects to it.
+        Connecting = "connecting",
+        /// A worker receives its frames.
+        Running = "running",
+        /// It sends nothing usable. The worker tries again.
+        Failing = "failing",
+        /// Waits for the next time of its schedule.
+        OffSchedule = "off_schedule",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

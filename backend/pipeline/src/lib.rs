@@ -11,6 +11,7 @@ pub mod erasures;
 pub mod images;
 pub mod people;
 pub mod scan;
+pub mod streams;
 pub mod videos;
 pub mod watch;
 pub(crate) mod webhooks;
@@ -35,6 +36,7 @@ pub use images::ingest::IngestOutcome;
 pub use people::clusters::Clusters;
 pub use people::import::{FileReport, Import, ImportFile, ImportOptions, ImportSummary, Rejection};
 pub use scan::Scan;
+pub use streams::control::Streams;
 pub use tracking::boxes::decode as decode_boxes;
 pub use videos::analyze::{
     FrameFaces, Resume, ShotImages, TrackFace, VideoAnalysis, VideoAnalyzeError, VideoAnalyzer, VideoOptions,

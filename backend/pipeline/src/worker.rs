@@ -10,11 +10,14 @@ use std::sync::Arc;
 use store::Store;
 
 pub use crate::domain::TIME_SLICE;
+pub use crate::streams::job::StreamTools;
+use crate::streams::job::WatchStream;
 pub use crate::videos::job::VideoTools;
 use crate::videos::job::{Step, VideoHandler};
 pub use crate::webhooks::DELIVERY_PLACES;
 
-/// Returns the handlers of a worker by the kind of job. Without `videos`, it claims no videos.
+/// Returns the handlers of a worker by the kind of job. Without `videos`, it claims no videos, and
+/// without `streams`, no cameras.
 pub fn handlers(
     store: Store,
     queue: Queue,
@@ -22,6 +25,7 @@ pub fn handlers(
     faces: FaceStore,
     fetcher: Fetcher,
     videos: Option<VideoTools>,
+    streams: Option<StreamTools>,
 ) -> HashMap<String, Arc<dyn Handler>> {
     let webhook = Arc::new(crate::crawls::webhook::DeliverWebhook::new(
         store.clone(),
@@ -35,6 +39,8 @@ pub fn handlers(
         faces.blobs.clone(),
     ));
     let clustering = cluster_handler(store.clone(), queue.clone());
+    let watch_stream = streams.map(|tools| WatchStream::new(faces.clone(), tools));
+    let watch_stream = watch_stream.map(|handler| Arc::new(handler) as Arc<dyn Handler>);
     let context = Arc::new(Context::new(store, queue, &crawls, faces, fetcher));
     let videos = |step| {
         let tools = videos.clone()?;
@@ -50,6 +56,7 @@ pub fn handlers(
             JobKind::ClusterCollection => clustering.clone(),
             JobKind::FetchVideo => return videos(Step::Fetch),
             JobKind::ScanVideo => return videos(Step::Scan),
+            JobKind::WatchStream => return watch_stream.clone(),
         })
     };
     JobKind::ALL.into_iter().filter_map(|kind| Some((kind.into(), handler(kind)?))).collect()

@@ -33,6 +33,7 @@ fn operations() -> Routes {
         .merge(routes::jobs::router())
         .merge(routes::people::router())
         .merge(routes::watch::router())
+        .merge(routes::streams::router())
         .merge(routes::system::router())
         .add(SPEC, paths!(get_openapi))
 }

@@ -11,8 +11,9 @@ use axum::http::request::Parts;
 use crawler::Fetcher;
 use inference::OperationReport;
 use metrics_exporter_prometheus::PrometheusHandle;
+use pipeline::streams::still::Stills;
 use pipeline::worker::VideoTools;
-use pipeline::{Analyzer, Crawls, FaceStore, MatchThreshold, Videos};
+use pipeline::{Analyzer, Crawls, FaceStore, MatchThreshold, Streams, Videos};
 use queue::Queue;
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -39,6 +40,9 @@ pub struct Services {
     pub video_tools: Result<VideoTools, String>,
     /// The device that decodes videos; `None` if this service did not search for a decoder.
     pub video_decoding: Option<OperationReport>,
+    pub streams: Streams,
+    /// Still pictures of the cameras that this process watches.
+    pub stills: Stills,
     /// Fetches images from URLs in requests, and rejects forbidden addresses.
     pub fetcher: Fetcher,
 }

@@ -19,6 +19,7 @@ pub mod index;
 pub mod keys;
 pub mod people;
 pub mod store;
+pub mod streams;
 pub mod videos;
 pub mod watch;
 

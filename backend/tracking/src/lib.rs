@@ -18,5 +18,5 @@ mod tracker;
 
 pub use similarity::write_dot_products;
 pub use split::split;
-pub use track::{Config, Observation, Shot, TimedBox, Track, box_at};
+pub use track::{Config, Observation, Shot, TimedBox, Track, TrackInfo, box_at};
 pub use tracker::Tracker;

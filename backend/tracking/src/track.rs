@@ -61,6 +61,15 @@ pub struct Track<P> {
     pub best_shots: Vec<Shot<P>>,
 }
 
+/// An open track.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrackInfo {
+    /// As [`Track::id`].
+    pub id: u64,
+    /// Time of the first observation in microseconds.
+    pub started_us: i64,
+}
+
 /// Returns the box at `at_us` by linear interpolation between the two nearest of `boxes`, which
 /// must be in order of time; `None` before the first and after the last one.
 pub fn box_at(boxes: &[TimedBox], at_us: i64) -> Option<Rect> {

@@ -3,7 +3,7 @@
 use crate::assignment::{Pair, assign};
 use crate::motion::{centre, seconds, size};
 use crate::open_track::OpenTrack;
-use crate::track::{Config, Observation, Track, to_micros};
+use crate::track::{Config, Observation, Track, TrackInfo, to_micros};
 use std::cmp::Ordering;
 use vision::Rect;
 
@@ -67,6 +67,18 @@ impl<P> Tracker<P> {
         ended.extend(self.end_excess());
         ended.sort_by_key(|track| track.id);
         ended
+    }
+
+    /// Returns whether no track is open.
+    pub fn is_empty(&self) -> bool {
+        self.tracks.is_empty()
+    }
+
+    /// Returns the open track with the observation `bbox` in the frame at `at_us`, which was pushed
+    /// last.
+    pub fn track_at(&self, at_us: i64, bbox: &Rect) -> Option<TrackInfo> {
+        let is_same = |track: &&OpenTrack<P>| track.last.at_us == at_us && track.last.bbox == *bbox;
+        self.tracks.iter().find(is_same).map(|track| TrackInfo { id: track.id, started_us: track.started_us })
     }
 
     /// Ends all tracks at a shot boundary, and returns them by number.

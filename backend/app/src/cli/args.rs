@@ -18,6 +18,7 @@ Images:
   scan         Find and store the faces of folders, files and web pages
   enrol        Enrol many people from folders or a list
   detect       Print the faces of files; needs no database
+  stream       List the cameras of STREAMS_FILE, and check what one sends
   bench        Measure the speed of operations and of the pipeline on CPU and GPU
 
 Setup and maintenance:
@@ -83,6 +84,8 @@ pub enum Command {
     /// the reason. A person is found by the name, or created. Repeating the command enrols nothing
     /// twice.
     Enrol(super::enrol::EnrolArgs),
+    /// List the cameras of STREAMS_FILE, and check what one sends
+    Stream(super::stream::StreamArgs),
     /// Print the faces of files; needs no database
     Detect(super::detect::DetectArgs),
     /// Measure the speed of operations and of the pipeline on CPU and GPU; needs no database

@@ -14,6 +14,7 @@ mod maintenance;
 mod models;
 mod options;
 mod scan;
+mod stream;
 mod up;
 
 pub use args::{Cli, Command};
@@ -145,6 +146,7 @@ async fn dispatch(cli: Cli, loaded: LoadedConfig, sockets: ListenFd) -> anyhow::
         Command::Serve => {
             up::run(settings, up::Roles { serves_api: true, runs_worker: false }, sockets).await
         }
+        Command::Stream(args) => stream::run(settings, args).await,
         Command::Worker => {
             up::run(settings, up::Roles { serves_api: false, runs_worker: true }, sockets).await
         }

@@ -1,7 +1,8 @@
 //! Converts the settings to the configuration of each crate.
 use super::resources::cores;
-use super::{Gpu, Settings};
+use super::{Gpu, Settings, StreamsError, read_streams};
 use inference::Operation;
+use pipeline::streams::config::StreamConfigs;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -190,6 +191,20 @@ impl Settings {
             limits: self.video_limits(),
             time_slice: pipeline::worker::TIME_SLICE,
         }
+    }
+
+    /// Reads the configured cameras. Without a file, there are none.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be used.
+    pub fn streams(&self) -> Result<StreamConfigs, StreamsError> {
+        self.streams.file.as_deref().map(read_streams).transpose().map(Option::unwrap_or_default)
+    }
+
+    /// Returns the connector for cameras.
+    pub fn camera_connector(&self) -> camera::Connector {
+        let roots = self.crawl.extra_ca.clone().unwrap_or_default();
+        camera::Connector::new(self.streams.allow_private.clone(), roots)
     }
 
     pub fn video_limits(&self) -> pipeline::VideoLimits {

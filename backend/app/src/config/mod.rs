@@ -11,6 +11,7 @@ mod environment;
 mod layers;
 mod resources;
 mod settings;
+mod streams;
 mod variable;
 
 pub use convert::DATABASE;
@@ -21,6 +22,7 @@ pub use settings::{
     Crawl, Detection, Gpu, Log, LogFormat, Models, SearchIndex, Service, Settings, Storage, Tensorrt,
     variables,
 };
+pub use streams::{StreamsError, read_streams};
 pub use variable::{ResolvedVariable, Variable, mask_url};
 
 use std::fmt;

@@ -374,6 +374,19 @@ settings! {
             /// (tmpfs).
             spool: Option<PathBuf> = VIDEO_SPOOL, "", optional(path());
         }
+        /// Cameras.
+        streams: Streams("Cameras") {
+            /// `STREAMS_FILE`: File with the cameras that are watched, with their addresses and
+            /// passwords (docs/how-to/CAMERAS.md). All processes with workers need the same file.
+            /// Unset: no cameras.
+            file: Option<PathBuf> = STREAMS_FILE, "", optional(path());
+            /// `STREAM_SLOTS`: Number of cameras that this process watches at the same time. The
+            /// others are watched by other processes.
+            slots: usize = STREAM_SLOTS, "8", number(1..=256);
+            /// `STREAM_ALLOW_PRIVATE`: Private address ranges in which cameras may be,
+            /// comma-separated: 192.168.1.0/24. Unset: none.
+            allow_private: Vec<IpNet> = STREAM_ALLOW_PRIVATE, "", list(typed("a range"), "address ranges like 10.0.0.0/8, comma-separated");
+        }
         /// Operations on GPUs, and the performance of CPU and GPU.
         gpu: Gpu("GPU") {
             /// `ALL_GPU`: Run on the GPU every operation whose own variable is unset.

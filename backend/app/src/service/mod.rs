@@ -17,8 +17,10 @@ use crate::models::ModelStore;
 use anyhow::Context;
 use crawler::Fetcher;
 use inference::{Config, Engine, Manifest, ResolvedPack};
+use pipeline::streams::config::StreamConfigs;
+use pipeline::streams::still::Stills;
 use pipeline::worker::VideoTools;
-use pipeline::{Analyzer, Crawls, FaceStore, Videos};
+use pipeline::{Analyzer, Crawls, FaceStore, Streams, Videos};
 use queue::Queue;
 use server::Services;
 use std::io::Write;
@@ -35,6 +37,8 @@ pub struct Components {
     /// The search index outside the database, if this process applies changes to it.
     pub index: Option<ExternalIndex>,
     pub services: Services,
+    /// The configured cameras.
+    pub stream_configs: StreamConfigs,
 }
 
 impl Components {
@@ -45,6 +49,7 @@ impl Components {
         sharing: Sharing,
         role: search_index::Role,
     ) -> anyhow::Result<Self> {
+        let stream_configs = settings.streams()?;
         let blobs = open_blobs(settings)?;
         let ((), (database, index), engine) = tokio::try_join!(
             async { blobs.check().await.with_context(|| blob_location_setting(settings)) },
@@ -84,6 +89,7 @@ impl Components {
             (video_tools, video_decoding) =
                 (video_tools_or_reason(settings, opened.decoder, spool.clone()), Some(opened.report));
         }
+        let streams = Streams::new(store.clone(), queue.clone());
         let fetcher = Fetcher::new(&settings.crawler());
         let services = Services {
             analyzer,
@@ -96,9 +102,11 @@ impl Components {
             spool,
             video_tools,
             video_decoding,
+            streams,
+            stills: Stills::default(),
             fetcher,
         };
-        Ok(Self { database, index, services })
+        Ok(Self { database, index, services, stream_configs })
     }
 
     pub fn store(&self) -> &Store {

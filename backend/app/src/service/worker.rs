@@ -3,8 +3,9 @@ use super::Components;
 use super::memory::{self, ImageSlots};
 use crate::config::{Settings, cores};
 use domain::JobKind;
-use pipeline::worker::{DELIVERY_PLACES, handlers};
-use pipeline::{Crawls, Deliverer, Maintenance, Matcher, Videos};
+use pipeline::streams::config::StreamConfigs;
+use pipeline::worker::{DELIVERY_PLACES, StreamTools, handlers};
+use pipeline::{Crawls, Deliverer, Maintenance, Matcher, Streams, Videos};
 use queue::{Runner, RunnerConfig};
 use server::Services;
 use std::collections::HashSet;
@@ -42,30 +43,68 @@ fn check_memory(settings: &Settings) {
 /// Starts claiming jobs. Stops when `shutdown` is cancelled.
 pub fn start_runner(components: &Components, settings: &Settings, shutdown: CancellationToken) -> Runner {
     check_memory(settings);
-    let Services { store, blobs, queue, crawls, face_store, videos, video_tools, fetcher, .. } =
-        components.services.clone();
+    let Services {
+        store,
+        blobs,
+        queue,
+        crawls,
+        face_store,
+        videos,
+        video_tools,
+        fetcher,
+        streams,
+        stills,
+        ..
+    } = components.services.clone();
+    let machine = rustix::system::uname();
+    let worker_name = format!("{}-{}", machine.nodename().to_string_lossy(), std::process::id());
+    let stream_tools = match &video_tools {
+        _ if components.stream_configs.is_empty() => None,
+        Ok(tools) => Some(StreamTools {
+            configs: components.stream_configs.clone(),
+            connector: settings.camera_connector(),
+            decoder: tools.decoder.clone(),
+            stills,
+            threshold: settings.service.match_threshold,
+            worker: worker_name.clone(),
+            shutdown: shutdown.clone(),
+        }),
+        Err(reason) => {
+            tracing::error!(reason, "cameras are not watched, because videos cannot be decoded");
+            None
+        }
+    };
     let deliverer = Deliverer::new(store.clone(), &crawls, fetcher.clone());
     tokio::spawn(deliverer.run(shutdown.clone()));
-    let handlers =
-        handlers(store.clone(), queue.clone(), crawls.clone(), face_store, fetcher, video_tools.ok());
+    let handlers = handlers(
+        store.clone(),
+        queue.clone(),
+        crawls.clone(),
+        face_store,
+        fetcher,
+        video_tools.ok(),
+        stream_tools,
+    );
     let (pages, images) = (settings.page_workers(), settings.image_workers());
-    let machine = rustix::system::uname();
     let config = RunnerConfig {
         concurrency: (JobKind::ALL.into_iter())
-            .map(|kind| (kind.into(), max_concurrency(kind, pages, images)))
+            .map(|kind| (kind.into(), max_concurrency(kind, pages, images, settings.streams.slots)))
             .collect(),
         keep_quarter_free: HashSet::from([JobKind::FetchVideo.into()]),
-        // This job only writes the received bytes to a file.
-        never_alone: vec![JobKind::FetchVideo.into()],
+        // The first job only writes the received bytes to a file. The second one never ends.
+        never_alone: vec![JobKind::FetchVideo.into(), JobKind::WatchStream.into()],
         poll_interval: Duration::from_secs(1),
         drain_timeout: settings.drain_timeout(),
         alone_timeout: ALONE_TIMEOUT,
-        worker_name: format!("{}-{}", machine.nodename().to_string_lossy(), std::process::id()),
+        worker_name,
     };
     tracing::info!(pages, images, worker = config.worker_name, "worker started");
     let matcher = Matcher::new(store.clone(), settings.service.match_threshold);
     tokio::spawn(matcher.run(shutdown.clone()));
     tokio::spawn(reconcile(crawls, videos, shutdown.clone()));
+    if settings.streams.file.is_some() {
+        tokio::spawn(keep_streams(streams, components.stream_configs.clone(), shutdown.clone()));
+    }
     tokio::spawn(run_maintenance(Maintenance::new(store, blobs), shutdown.clone()));
     let runner = Runner::start(queue, handlers, config, shutdown.clone());
     if settings.crawl.memory_floor_mb != Some(0) {
@@ -78,7 +117,7 @@ pub fn start_runner(components: &Components, settings: &Settings, shutdown: Canc
 }
 
 /// Returns the maximum number of jobs of a kind that run concurrently.
-fn max_concurrency(kind: JobKind, pages: usize, images: usize) -> usize {
+fn max_concurrency(kind: JobKind, pages: usize, images: usize, streams: usize) -> usize {
     match kind {
         JobKind::ScanPage => pages,
         JobKind::ScanImage => images,
@@ -88,6 +127,7 @@ fn max_concurrency(kind: JobKind, pages: usize, images: usize) -> usize {
         JobKind::StartCrawl => CRAWL_START_JOBS,
         JobKind::DeliverWebhook => DELIVERY_PLACES,
         JobKind::EraseCollection => COLLECTION_ERASURE_JOBS,
+        JobKind::WatchStream => streams,
     }
 }
 
@@ -100,6 +140,34 @@ async fn reconcile(crawls: Crawls, videos: Videos, shutdown: CancellationToken) 
         }
         if let Err(error) = videos.reconcile().await {
             tracing::warn!(%error, "failed to reconcile videos");
+        }
+    }
+}
+
+/// Enters the configured cameras in the database, and enqueues jobs that are missing.
+async fn keep_streams(streams: Streams, configs: StreamConfigs, shutdown: CancellationToken) {
+    let mut tick = tokio::time::interval(RECONCILE_INTERVAL);
+    let mut is_configured = false;
+    while shutdown.run_until_cancelled(tick.tick()).await.is_some() {
+        if is_configured {
+            if let Err(error) = streams.reconcile().await {
+                tracing::warn!(%error, "failed to reconcile cameras");
+            }
+            continue;
+        }
+        match streams.configure(&configs).await {
+            Ok(without_collection) => {
+                is_configured = without_collection.is_empty();
+                for stream in without_collection {
+                    let collection = configs.get(&stream).map(|config| config.collection.as_str());
+                    tracing::error!(
+                        stream,
+                        collection,
+                        "the collection of the camera does not exist; create it"
+                    );
+                }
+            }
+            Err(error) => tracing::warn!(%error, "failed to configure cameras; trying again"),
         }
     }
 }

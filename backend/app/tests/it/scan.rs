@@ -163,7 +163,7 @@ fn write_media_folder(folder: &TestFolder, times: u32) {
 }
 
 async fn videos(database: &TestDatabase, collection: &str) -> Vec<Video> {
-    let filter = VideoFilter { collection: collection.into(), state: None, crawl_id: None };
+    let filter = VideoFilter { collection: collection.into(), ..VideoFilter::default() };
     database.store().videos().list(&filter, None, 10).await.unwrap_or_default()
 }
 

@@ -170,6 +170,23 @@ impl VideoJob {
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StreamJob {
+    pub(crate) stream_id: Uuid,
+}
+
+impl StreamJob {
+    /// Creates the job that watches the stream. A stream has at most one live job, so only one
+    /// worker watches it.
+    pub(crate) fn queue_job(&self, collection: Uuid) -> NewJob {
+        NewJob {
+            unique_key: Some(self.stream_id.to_string()),
+            tenant: collection,
+            ..new_job(JobKind::WatchStream, self)
+        }
+    }
+}
+
 /// Creates a job with the limits of its kind.
 fn new_job(kind: JobKind, payload: &impl Serialize) -> NewJob {
     let payload = serde_json::to_value(payload).expect("payloads are plain data");

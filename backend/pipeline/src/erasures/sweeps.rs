@@ -76,6 +76,7 @@ impl Maintenance {
         }
         let expiry = self.expire().await?;
         self.end_watchlists().await?;
+        self.expire_recordings().await?;
         if self.store.retention().claim_maintenance("hosts", HOSTS_INTERVAL).await? {
             let forgotten = self.delete_unused_hosts().await?;
             tracing::info!(forgotten, "deleted unused hosts");
@@ -128,6 +129,37 @@ impl Maintenance {
             }
         }
         Ok(expiry)
+    }
+
+    /// Deletes what is stored of cameras and is older than the retention of the camera. Returns the
+    /// number of deleted images.
+    ///
+    /// # Errors
+    /// Fails if the store fails. Earlier deletions are kept.
+    pub async fn expire_recordings(&self) -> Result<u64, StoreError> {
+        let streams = self.store.streams();
+        let mut images = 0;
+        for collection in streams.collections_with_expired_recordings().await? {
+            loop {
+                let mut tx = self.store.begin().await?;
+                let expired = streams.expire_recordings(tx.conn(), collection).await?;
+                if expired.images + expired.videos == 0 {
+                    break;
+                }
+                let entry = AuditEntry {
+                    action: Action::Expire,
+                    collection_id: Some(collection),
+                    key_id: None,
+                    request_id: None,
+                    detail: json!({"images": expired.images, "videos": expired.videos, "streams": true}),
+                };
+                self.store.audit().record(tx.conn(), &entry).await?;
+                tx.commit().await?;
+                self.store.blobs().delete(&self.blobs, &expired.blobs).await?;
+                images += expired.images;
+            }
+        }
+        Ok(images)
     }
 
     /// Ends the watchlists that have expired. Returns their number.

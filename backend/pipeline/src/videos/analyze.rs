@@ -492,7 +492,7 @@ const COVER_MARGIN: f32 = 0.3;
 
 /// The crop of a face that may become a best shot.
 #[derive(Debug)]
-struct ShotCrop {
+pub(crate) struct ShotCrop {
     crop: Arc<Frame>,
     /// The boxes of the other faces of the frame.
     others: Vec<Rect>,
@@ -501,7 +501,7 @@ struct ShotCrop {
 impl ShotCrop {
     /// Cuts face number `at` out of a frame with these faces. `rotation` is the clockwise rotation
     /// of the frame in degrees that makes them upright.
-    fn new(frame: &Frame, faces: &[Rect], at: usize, rotation: u32) -> Self {
+    pub(crate) fn new(frame: &Frame, faces: &[Rect], at: usize, rotation: u32) -> Self {
         let others: Vec<Rect> =
             faces.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, bbox)| *bbox).collect();
         let crop = face_crop_covering_others(frame, &faces[at], CROP_MARGIN, &others, COVER_MARGIN);
@@ -514,7 +514,7 @@ impl ShotCrop {
     }
 
     /// Returns the images to store. `chip` is the aligned face.
-    fn into_images(self, chip: &Frame, face: &Detection) -> ShotImages {
+    pub(crate) fn into_images(self, chip: &Frame, face: &Detection) -> ShotImages {
         let mut chip = chip.clone();
         cover_in_chip(&mut chip, &face.landmarks, &face.bbox, &self.others, COVER_MARGIN);
         ShotImages { chip: Arc::new(chip), crop: self.crop }

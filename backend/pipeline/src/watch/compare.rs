@@ -33,7 +33,9 @@ pub(crate) fn compare(watched: &WatchedFaces, faces: &[NewFaceToCompare]) -> Vec
             let best = best.get(index).copied().flatten();
             let matched = match watchlist.notify {
                 WatchNotify::Match => best,
-                WatchNotify::Unknown if best.is_some() || face.enrolled_as.is_some() => continue,
+                WatchNotify::Unknown if best.is_some() || face.enrolled_as.is_some() || face.is_brief => {
+                    continue;
+                }
                 WatchNotify::Unknown => None,
             };
             if matched.is_none() && watchlist.notify == WatchNotify::Match {
@@ -50,6 +52,7 @@ pub(crate) fn compare(watched: &WatchedFaces, faces: &[NewFaceToCompare]) -> Vec
                 has_webhook: watchlist.has_webhook,
                 cooldown_seconds: watchlist.cooldown_seconds,
                 stored_at: face.entry.stored_at,
+                track_id: face.track_id,
             });
         }
     }
@@ -192,6 +195,8 @@ mod tests {
             quality: None,
             passed: true,
             enrolled_as: None,
+            track_id: None,
+            is_brief: false,
         }
     }
 
@@ -219,7 +224,8 @@ mod tests {
         let lists = vec![watchlist(0, WatchNotify::Unknown), watchlist(1, WatchNotify::Match)];
         let watched = circle(lists, &[0]);
         let enrolled = NewFaceToCompare { enrolled_as: Some(id(7)), ..face(3, 180) };
-        let alerts = compare(&watched, &[face(1, 180), face(2, 10), enrolled]);
+        let brief = NewFaceToCompare { is_brief: true, ..face(4, 180) };
+        let alerts = compare(&watched, &[face(1, 180), face(2, 10), enrolled, brief]);
         let found: Vec<_> = alerts.iter().map(|alert| (alert.watchlist_id, alert.face_id)).collect();
         assert_eq!(found, [(id(1_000), id(1)), (id(1_001), id(2))]);
         assert_eq!(

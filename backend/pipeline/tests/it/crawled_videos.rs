@@ -29,7 +29,8 @@ async fn crawled_video(world: &World, site: &Site) -> Video {
 }
 
 async fn video_of(world: &World, crawl: &Crawl) -> Option<Video> {
-    let filter = VideoFilter { collection: "default".into(), state: None, crawl_id: Some(crawl.id) };
+    let filter =
+        VideoFilter { collection: "default".into(), crawl_id: Some(crawl.id), ..VideoFilter::default() };
     world.store.videos().list(&filter, None, 10).await.unwrap().pop()
 }
 

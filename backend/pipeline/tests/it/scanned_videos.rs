@@ -50,8 +50,11 @@ fn stored(read: Result<ScannedVideo, IngestError>) -> Video {
 /// Waits until a part of the only video is stored, and returns the id of the video.
 async fn first_part(world: &World) -> Uuid {
     let video = crate::support::wait_for(async || {
-        let filter =
-            VideoFilter { collection: "default".into(), state: Some(VideoState::Running), crawl_id: None };
+        let filter = VideoFilter {
+            collection: "default".into(),
+            state: Some(VideoState::Running),
+            ..VideoFilter::default()
+        };
         world.store.videos().list(&filter, None, 1).await.unwrap().pop()
     });
     let id = video.await.unwrap().id;
@@ -256,7 +259,8 @@ async fn scan_deletion_keeps_videos_found_by_another_scan() {
     assert_eq!((first.videos[&VideoState::Completed], first.faces, first.video_faces), (1, faces, faces));
     assert_eq!((second.videos[&VideoState::Failed], second.faces), (1, 0));
     assert_eq!(second.video_reasons[&Reason::ExactDuplicate], 1);
-    let filter = VideoFilter { collection: "default".into(), state: None, crawl_id: Some(scan_a) };
+    let filter =
+        VideoFilter { collection: "default".into(), crawl_id: Some(scan_a), ..VideoFilter::default() };
     assert_eq!(world.store.videos().list(&filter, None, 10).await.unwrap()[0].id, id);
 
     assert_eq!(delete(scan_a).await, (0, 0), "the other scan found the file too");

@@ -250,6 +250,7 @@ async fn deletion_waits_for_comparison_and_removes_its_alert() {
         has_webhook: false,
         cooldown_seconds: 0,
         stored_at: claimed.faces[0].entry.stored_at,
+        track_id: None,
     };
     let entries = [claimed.faces[0].entry.id];
     let alerts = [alert];

@@ -27,6 +27,7 @@ const VIEWS = [
   ["watchlists/new", "New watchlist", "watch", () => import("./views/new_watchlist.js")],
   ["watchlists/:id", "Watchlist", "watch", () => import("./views/watchlist.js")],
   ["alerts", "Alerts", "watch", () => import("./views/alerts.js")],
+  ["cameras", "Cameras", "watch", () => import("./views/cameras.js")],
   ["collections", "Collections", "read", () => import("./views/collections.js")],
   ["collections/new", "New collection", "admin", () => import("./views/new_collection.js")],
   ["collections/:id", "Collection", "read", () => import("./views/collection.js")],

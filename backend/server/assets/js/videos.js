@@ -10,7 +10,7 @@ export const stateChip = (state) => chip(title(state), TONES[state] ?? "");
 export const isOver = ({ state }) => ["completed", "cancelled", "failed"].includes(state);
 
 /** Returns a name of a video. The service does not keep the name of the file. */
-export const name = (video) => `Video of ${time(video.created_at)}`;
+export const name = (video) => (video.stream ? `${video.stream}, ${video.started_at.slice(0, 10)}` : `Video of ${time(video.created_at)}`);
 
 /** Returns a position in a video as `1:02:03` or `2:03`. */
 export function position(ms) {

@@ -43,6 +43,7 @@ const API_KEY: &str = "api_key";
         (name = "audit", description = "The audit log: which key did what and when"),
         (name = "subjects", description = "People: enrolled subjects and clusters of similar faces"),
         (name = "watchlists", description = "Watchlists: alerts about new faces of people who are looked for"),
+        (name = "streams", description = "Cameras that the configuration lists"),
         (name = "jobs", description = "Jobs in the queue"),
         (name = "system", description = "Devices, health and metrics")
     ),

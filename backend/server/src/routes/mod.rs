@@ -12,6 +12,7 @@ pub(crate) mod jobs;
 pub(crate) mod keys;
 pub(crate) mod people;
 pub(crate) mod shared;
+pub(crate) mod streams;
 pub(crate) mod system;
 pub(crate) mod videos;
 pub(crate) mod watch;

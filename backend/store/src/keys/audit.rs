@@ -87,6 +87,12 @@ actions! {
     RedeliverAlert = "alert.redeliver";
     /// Alerts were exported.
     ExportAlerts = "alert.export";
+    /// A user started to watch a camera.
+    StartStream = "stream.start";
+    /// A user stopped to watch a camera.
+    StopStream = "stream.stop";
+    /// A user requested a still picture of a camera.
+    ViewStream = "stream.still";
     /// A user previewed what an erasure would remove.
     PreviewErasure = "erasure.preview";
 }

@@ -63,7 +63,8 @@ scopes! {
     Crawl = "crawl";
     /// Enrol, change, merge and cluster people.
     Write = "write";
-    /// Create, change and delete watchlists; read and acknowledge alerts.
+    /// Create, change and delete watchlists; read and acknowledge alerts; see, start and stop
+    /// cameras.
     Watch = "watch";
     /// Delete faces, images, people and crawls; create erasures.
     Erase = "erase";

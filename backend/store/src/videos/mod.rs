@@ -62,6 +62,11 @@ pub struct Video {
     /// The reason why the video could not be read completely.
     pub reason: Option<Reason>,
     pub detail: Option<String>,
+    /// The camera whose faces of one day these are.
+    pub stream: Option<String>,
+    /// Midnight (UTC) of this day.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub started_at: Option<OffsetDateTime>,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
     #[serde(with = "time::serde::rfc3339::option")]
@@ -83,6 +88,8 @@ pub struct VideoFilter {
     pub state: Option<VideoState>,
     /// Only videos that this crawl or scan found.
     pub crawl_id: Option<Uuid>,
+    /// Only what is stored of this camera.
+    pub stream: Option<String>,
 }
 
 macro_rules! select_videos {
@@ -91,7 +98,7 @@ macro_rules! select_videos {
             "select v.id, v.collection_id, c.name as collection, v.state, v.sha256, v.bytes, v.source_url, v.crawl_id, v.scan_id, v.original_id, v.source_key, v.options, ",
             "(select s.page_url from video_sources s where s.video_id = v.id order by s.id limit 1) as page_url, ",
             "v.codec, v.width, v.height, v.duration_us, v.checkpoint_us, v.frames, v.last_track, v.unidentified, v.people, v.reason, v.detail, ",
-            "v.created_at, v.finished_at from videos v join collections c on c.id = v.collection_id ",
+            "v.stream, v.started_at, v.created_at, v.finished_at from videos v join collections c on c.id = v.collection_id ",
             $tail
         )
     };
@@ -127,6 +134,9 @@ impl Videos<'_> {
         if let Some(crawl) = filter.crawl_id {
             query.push(" and (v.crawl_id = ").push_bind(crawl);
             query.push(" or v.scan_id = ").push_bind(crawl).push(")");
+        }
+        if let Some(stream) = &filter.stream {
+            query.push(" and v.stream = ").push_bind(stream);
         }
         if let Some(before) = before {
             query.push(" and v.id < ").push_bind(before);

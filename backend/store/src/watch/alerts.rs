@@ -20,6 +20,8 @@ pub struct Alert {
     pub notify: WatchNotify,
     pub face_id: Uuid,
     pub image_id: Uuid,
+    /// The camera that saw the face.
+    pub stream: Option<String>,
     /// The watched person; `None` for a watched face, and for a face that resembles nobody.
     pub subject_id: Option<Uuid>,
     /// The most similar watched face; `None` for a face that resembles nobody.
@@ -70,7 +72,8 @@ macro_rules! select_alerts {
     ($tail:literal) => {
         concat!(
             "select a.id, a.collection_id, c.name as collection, a.watchlist_id, w.name as watchlist, w.notify, a.face_id, ",
-            "f.image_id, a.subject_id, a.watched_face_id, a.similarity, a.sequence, a.state, a.note, a.delivery, a.attempts, ",
+            "f.image_id, (select v.stream from video_frames vf join videos v on v.id = vf.video_id where vf.image_id = f.image_id) as stream, ",
+            "a.subject_id, a.watched_face_id, a.similarity, a.sequence, a.state, a.note, a.delivery, a.attempts, ",
             "a.delivered_at, a.error, a.stored_at, a.created_at ",
             "from alerts a join watchlists w on w.id = a.watchlist_id join collections c on c.id = a.collection_id ",
             "join faces f on f.id = a.face_id where c.deleting_at is null and ",

@@ -14,6 +14,7 @@ use pgvector::HalfVector;
 use serde_json::Value;
 use sqlx::{FromRow, PgConnection};
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -24,6 +25,9 @@ pub const MAX_FACES_PER_PERSON: i64 = 100;
 pub const MAX_WATCHED_FACES: i64 = 50_000;
 /// Number of recorded changes above which they are replaced by one.
 const MAX_CHANGES: usize = 64;
+
+/// A face that a camera saw for a shorter time is not reported as unknown.
+pub const MIN_STAY: Duration = Duration::from_secs(2);
 
 /// The version of the watchlists of a collection: the numbers of all recorded changes, in order.
 ///
@@ -52,6 +56,10 @@ pub struct NewFaceToCompare {
     pub passed: bool,
     /// The person for whom the face was sent, if the transaction that stored the face enrolled it.
     pub enrolled_as: Option<Uuid>,
+    /// The track of the face, if it is a face of a video or a camera.
+    pub track_id: Option<Uuid>,
+    /// Whether the face was visible to a camera for less than [`MIN_STAY`].
+    pub is_brief: bool,
 }
 
 /// Claimed entries and their faces.
@@ -110,6 +118,8 @@ struct FaceRow {
     quality: Option<Value>,
     passed: bool,
     enrolled_as: Option<Uuid>,
+    track_id: Option<Uuid>,
+    is_brief: bool,
 }
 
 #[derive(FromRow)]
@@ -174,10 +184,14 @@ impl Watchlists<'_> {
         let faces: Vec<FaceRow> = sqlx::query_as(
             "select f.id, f.model_id, f.embedding, f.quality, f.quality_passed is distinct from false as passed,
                     (select s.subject_id from subject_faces s
-                     where s.face_id = f.id and s.assigned_by = 'user' and s.created_at = f.created_at) as enrolled_as
-             from faces f where f.id = any($1) for key share of f skip locked",
+                     where s.face_id = f.id and s.assigned_by = 'user' and s.created_at = f.created_at) as enrolled_as,
+                    t.id as track_id, coalesce(v.stream is not null and t.ended_us - t.started_us < $2, false) as is_brief
+             from faces f left join track_faces tf on tf.face_id = f.id left join tracks t on t.id = tf.track_id
+                 left join videos v on v.id = t.video_id
+             where f.id = any($1) for key share of f skip locked",
         )
         .bind(&ids)
+        .bind(MIN_STAY.as_micros() as i64)
         .fetch_all(&mut *conn)
         .await?;
         let mut faces: HashMap<Uuid, FaceRow> = faces.into_iter().map(|face| (face.id, face)).collect();
@@ -198,6 +212,8 @@ impl Watchlists<'_> {
                     quality: face.quality,
                     passed: face.passed,
                     enrolled_as: face.enrolled_as,
+                    track_id: face.track_id,
+                    is_brief: face.is_brief,
                 }),
                 None if locked.contains(&entry.face_id) => claimed.busy += 1,
                 None => claimed.gone.push(entry.id),
@@ -377,9 +393,17 @@ pub struct NewAlert {
     pub has_webhook: bool,
     pub cooldown_seconds: i32,
     pub stored_at: OffsetDateTime,
+    /// The track of the face, if it has one.
+    pub track_id: Option<Uuid>,
 }
 
 impl NewAlert {
+    /// Returns the appearance about which a watchlist creates one alert; `None` for a face of an
+    /// image.
+    fn appearance(&self) -> Option<(Uuid, Uuid)> {
+        self.track_id.map(|track| (self.watchlist_id, track))
+    }
+
     /// Returns what the cooldown counts as one person. All unknown faces count as one.
     fn person(&self) -> (Uuid, Option<Uuid>) {
         (self.watchlist_id, self.subject_id.or(self.watched_face_id))
@@ -427,7 +451,9 @@ impl Watchlists<'_> {
     /// Stores alerts whose parents are locked, numbers them in this order, and deletes the entries
     /// of the faces that were compared. Holds the lock of the numbers until the transaction ends.
     ///
-    /// An alert about a person within the cooldown of the previous one is stored as suppressed.
+    /// An alert about a person within the cooldown of the previous one is stored as suppressed. Of
+    /// the faces of a track, a watchlist reports only one: the most similar one of this
+    /// transaction, if no earlier transaction reported one.
     pub async fn store_alerts(
         self,
         conn: &mut PgConnection,
@@ -438,7 +464,7 @@ impl Watchlists<'_> {
         let collections: BTreeSet<Uuid> = alerts.iter().map(|alert| alert.collection_id).collect();
         for collection in collections {
             let alerts: Vec<&NewAlert> =
-                alerts.iter().filter(|alert| alert.collection_id == collection).collect();
+                best_of_tracks(alerts.iter().filter(|alert| alert.collection_id == collection));
             stored.extend(insert_alerts(conn, collection, &alerts).await?);
         }
         if stored.iter().any(|alert| alert.delivery == DeliveryState::Pending) {
@@ -449,19 +475,73 @@ impl Watchlists<'_> {
     }
 }
 
+/// Keeps the alert with the highest similarity of each watchlist and track, and all alerts about
+/// faces of images, in the same order.
+fn best_of_tracks<'a>(alerts: impl Iterator<Item = &'a NewAlert>) -> Vec<&'a NewAlert> {
+    let alerts: Vec<&NewAlert> = alerts.collect();
+    let mut best: HashMap<(Uuid, Uuid), &NewAlert> = HashMap::new();
+    for alert in &alerts {
+        if let Some(appearance) = alert.appearance() {
+            let best = best.entry(appearance).or_insert(alert);
+            if alert.similarity > best.similarity {
+                *best = alert;
+            }
+        }
+    }
+    let is_best = |alert: &&NewAlert| {
+        alert.appearance().is_none_or(|appearance| std::ptr::eq(best[&appearance], *alert))
+    };
+    alerts.into_iter().filter(is_best).collect()
+}
+
+/// Returns the watchlists and tracks of these alerts that earlier alerts reported. The caller holds
+/// the lock of the numbers, so no other alert of the collection is stored meanwhile.
+async fn reported_appearances(
+    conn: &mut PgConnection,
+    alerts: &[&NewAlert],
+) -> Result<HashSet<(Uuid, Uuid)>, StoreError> {
+    let (watchlists, tracks): (Vec<Uuid>, Vec<Uuid>) =
+        alerts.iter().filter_map(|alert| alert.appearance()).unzip();
+    if tracks.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let reported: Vec<(Uuid, Uuid)> = sqlx::query_as(
+        "select distinct a.watchlist_id, t.track_id
+         from track_faces t join alerts a on a.face_id = t.face_id
+         where t.track_id = any($1) and a.watchlist_id = any($2)",
+    )
+    .bind(tracks)
+    .bind(watchlists)
+    .fetch_all(conn)
+    .await?;
+    Ok(reported.into_iter().collect())
+}
+
 async fn insert_alerts(
     conn: &mut PgConnection,
     collection: Uuid,
     alerts: &[&NewAlert],
 ) -> Result<Vec<StoredAlert>, StoreError> {
-    let last: i64 = sqlx::query_scalar(
-        "update alert_sequences set last = last + $2 where collection_id = $1 returning last",
-    )
-    .bind(collection)
-    .bind(alerts.len() as i64)
-    .fetch_one(&mut *conn)
-    .await?;
-    let first = last - alerts.len() as i64 + 1;
+    // Locks the numbers before the earlier alerts are read.
+    let last: i64 =
+        sqlx::query_scalar("select last from alert_sequences where collection_id = $1 for update")
+            .bind(collection)
+            .fetch_one(&mut *conn)
+            .await?;
+    let reported = reported_appearances(conn, alerts).await?;
+    let is_new =
+        |alert: &&&NewAlert| alert.appearance().is_none_or(|appearance| !reported.contains(&appearance));
+    let alerts: Vec<&NewAlert> = alerts.iter().filter(is_new).copied().collect();
+    if alerts.is_empty() {
+        return Ok(Vec::new());
+    }
+    let alerts = alerts.as_slice();
+    sqlx::query("update alert_sequences set last = last + $2 where collection_id = $1")
+        .bind(collection)
+        .bind(alerts.len() as i64)
+        .execute(&mut *conn)
+        .await?;
+    let first = last + 1;
     let deliveries = deliveries(conn, alerts).await?;
     sqlx::query(
         "insert into alerts (id, collection_id, watchlist_id, face_id, subject_id, watched_face_id, similarity, sequence,

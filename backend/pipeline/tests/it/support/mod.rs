@@ -138,6 +138,7 @@ impl World {
             self.face_store.clone(),
             self.fetcher.clone(),
             videos,
+            None,
         )
     }
 

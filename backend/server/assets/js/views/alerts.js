@@ -85,7 +85,7 @@ function cells(alert, signal, row) {
   };
   return [
     h("a.thumb", { href: href(`/faces/${alert.face_id}`), "aria-label": `New face of alert ${alert.sequence}` }, crop(alert.face_id, "", signal)),
-    h("span.when", {}, time(alert.stored_at)),
+    h("span.rowtext", {}, h("span.when", {}, time(alert.stored_at)), alert.stream && h("a.quiet.small", { href: href("/cameras") }, alert.stream)),
     h("a", { href: href(`/watchlists/${alert.watchlist_id}`) }, alert.watchlist),
     alert.notify === "unknown"
       ? h("span", {}, "Nobody on the list")

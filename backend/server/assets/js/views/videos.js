@@ -16,10 +16,10 @@ export function show(page, { query, signal }) {
   const filter = h("select", { "aria-label": "State", value: query.state ?? "" },
     STATES.map((state) => h("option", { value: state, selected: state === (query.state ?? "") }, state || "All states")));
   const list = h("div");
-  const { crawl_id } = query;
-  const params = (cursor) => ({ collection: collections.current(), state: filter.value, crawl_id, cursor });
-  filter.addEventListener("change", () => (setQuery({ state: filter.value, crawl_id }), start()));
-  page.append(heading(crawl_id ? "Videos of a crawl" : "Videos", filter), may("write") && !crawl_id && upload(signal), list);
+  const { crawl_id, stream } = query;
+  const params = (cursor) => ({ collection: collections.current(), state: filter.value, crawl_id, stream, cursor });
+  filter.addEventListener("change", () => (setQuery({ state: filter.value, crawl_id, stream }), start()));
+  page.append(heading(crawl_id ? "Videos of a crawl" : stream ? `Stored faces of ${stream}, by day` : "Videos", filter), may("write") && !crawl_id && !stream && upload(signal), list);
 
   let earlier = new AbortController();
   start();
@@ -32,6 +32,7 @@ export function show(page, { query, signal }) {
   }
   function draw(answer, wanted) {
     if (answer.videos.length === 0) {
+      if (stream) return empty("videos", "Nothing is stored of this camera.");
       return filter.value || crawl_id
         ? empty("videos", `There are no ${filter.value ? `${filter.value} ` : ""}videos${crawl_id ? " of this crawl" : ""}.`)
         : empty("videos", "The service finds who appears in a video, and when. It does not keep the file.");

@@ -367,6 +367,8 @@ pub(crate) fn example_video() -> ExportedVideo {
         people: Some(1),
         reason: None,
         detail: None,
+        stream: None,
+        started_at: None,
         created_at: CREATED_AT,
         finished_at: Some(CREATED_AT),
     };

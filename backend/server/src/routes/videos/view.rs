@@ -79,6 +79,12 @@ pub(super) struct VideoView {
     /// Details of `reason`.
     #[schema(example = json!(null))]
     detail: Option<String>,
+    /// The camera whose faces of one day (UTC) these are; null for a file.
+    #[schema(example = json!(null))]
+    stream: Option<String>,
+    /// The time from which the times of its tracks count, for a camera; null for a file.
+    #[serde(with = "time::serde::rfc3339::option")]
+    started_at: Option<OffsetDateTime>,
     /// Whether it can be retried: it failed, and its file is kept or is at a URL that a caller
     /// sent.
     #[schema(example = false)]
@@ -118,6 +124,8 @@ impl From<Video> for VideoView {
             unidentified_tracks: video.unidentified,
             reason: video.reason,
             detail: video.detail,
+            stream: video.stream,
+            started_at: video.started_at,
             retryable,
             created_at: video.created_at,
             finished_at: video.finished_at,
@@ -148,6 +156,8 @@ pub(super) struct ListParams {
     /// Only videos that this crawl or scan found.
     #[serde(deserialize_with = "uuid")]
     crawl_id: Option<Uuid>,
+    /// Only what is stored of this camera.
+    stream: Option<String>,
     /// Maximum number of videos in the response.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 100, default = 20)]
     limit: Option<Bounded<1, 100>>,
@@ -173,7 +183,12 @@ pub(super) struct VideoList {
 pub(super) async fn list_videos(caller: Caller, Query(params): Query<ListParams>) -> Result<Json<VideoList>> {
     let collection = caller.collection(params.collection.as_deref()).await?;
     let limit = params.limit.map_or(20, Bounded::get);
-    let filter = VideoFilter { collection: collection.name, state: params.state, crawl_id: params.crawl_id };
+    let filter = VideoFilter {
+        collection: collection.name,
+        state: params.state,
+        crawl_id: params.crawl_id,
+        stream: params.stream,
+    };
     let list = List::new("videos", &filter);
     let before = list.decode_cursor(params.cursor.as_deref())?;
     let mut rows = caller.store().videos().list(&filter, before, limit + 1).await?;

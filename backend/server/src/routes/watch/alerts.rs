@@ -38,6 +38,9 @@ pub(super) struct AlertView {
     face_id: Uuid,
     /// The image of the new face.
     image_id: Uuid,
+    /// The camera that saw the face; null for a face of another source.
+    #[schema(example = "front-door")]
+    stream: Option<String>,
     /// The watched subject that the face resembles; null if it resembles a watched face of no
     /// subject, and for an unknown face.
     subject_id: Option<Uuid>,
@@ -84,6 +87,7 @@ impl From<Alert> for AlertView {
             notify: alert.notify,
             face_id: alert.face_id,
             image_id: alert.image_id,
+            stream: alert.stream,
             subject_id: alert.subject_id,
             watched_face_id: alert.watched_face_id,
             similarity: alert.similarity,

@@ -187,6 +187,7 @@ impl App {
                 face_store.clone(),
                 fetcher.clone(),
                 video_tools.clone(),
+                None,
             );
             let matcher = Matcher::new(store.clone(), options.config.match_threshold);
             let deliverer = Deliverer::new(store.clone(), &crawls, fetcher.clone());
@@ -215,6 +216,8 @@ impl App {
         let video_decoding = video_decoding.ok().map(|placement| placement.report);
         let services = Services {
             analyzer,
+            streams: pipeline::Streams::new(store.clone(), queue.clone()),
+            stills: pipeline::streams::still::Stills::default(),
             store,
             blobs,
             queue,

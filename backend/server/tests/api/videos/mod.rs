@@ -211,7 +211,8 @@ async fn collect_traces(app: &App, tracks: &[Value]) -> Traces {
             traces.texts.insert(format!("[{},", start.join(",")));
         }
     }
-    let filter = store::videos::VideoFilter { collection: "default".into(), state: None, crawl_id: None };
+    let filter =
+        store::videos::VideoFilter { collection: "default".into(), ..store::videos::VideoFilter::default() };
     let video = store.videos().list(&filter, None, 1).await.unwrap()[0].id;
     let ids: BTreeSet<&str> = tracks.iter().map(|track| track.text("id")).collect();
     for track in store

@@ -1,0 +1,70 @@
+//! Enters the configured cameras in the database, and enqueues the jobs that watch them (`job`).
+use crate::domain::ChangeError;
+use crate::domain::jobs::StreamJob;
+use crate::streams::config::StreamConfigs;
+use queue::Queue;
+use store::streams::ConfiguredStream;
+use store::{Store, StoreError, retried};
+
+/// The cameras of the service. Cheap to clone.
+#[derive(Clone)]
+pub struct Streams {
+    store: Store,
+    queue: Queue,
+}
+
+impl Streams {
+    pub fn new(store: Store, queue: Queue) -> Self {
+        Self { store, queue }
+    }
+
+    /// Makes the table of streams equal to the configuration, and enqueues their jobs. Returns the
+    /// names of the streams whose collection does not exist; they are left out.
+    ///
+    /// # Errors
+    /// Fails if the store or the queue fails. Then nothing is changed.
+    pub async fn configure(&self, configs: &StreamConfigs) -> Result<Vec<String>, ChangeError> {
+        let (mut streams, mut without_collection) = (Vec::new(), Vec::new());
+        for (name, config) in configs.iter() {
+            match retried("collection", || self.store.collections().get(&config.collection)).await {
+                Ok(collection) => streams.push(ConfiguredStream {
+                    collection_id: collection.id,
+                    name: name.clone(),
+                    kind: config.kind(),
+                    purpose: config.purpose.clone(),
+                    store: config.store,
+                    retention_hours: config.retention_hours.into(),
+                    fps: config.fps,
+                }),
+                Err(StoreError::NotFound { .. }) => without_collection.push(name.clone()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        retried("configure_streams", || async {
+            let mut tx = self.store.begin().await?;
+            self.store.streams().configure(tx.conn(), &streams).await?;
+            Ok::<_, ChangeError>(tx.commit().await?)
+        })
+        .await?;
+        self.reconcile().await?;
+        Ok(without_collection)
+    }
+
+    /// Enqueues the jobs of the streams that should be watched and have none.
+    ///
+    /// # Errors
+    /// Fails if the store or the queue fails.
+    pub async fn reconcile(&self) -> Result<(), ChangeError> {
+        retried("reconcile_streams", || async {
+            let mut tx = self.store.begin().await?;
+            let wanted = self.store.streams().wanted(tx.conn()).await?;
+            let jobs: Vec<_> = wanted
+                .iter()
+                .map(|(id, collection)| StreamJob { stream_id: *id }.queue_job(*collection))
+                .collect();
+            self.queue.enqueue(tx.conn(), &jobs).await?;
+            Ok::<_, ChangeError>(tx.commit().await?)
+        })
+        .await
+    }
+}

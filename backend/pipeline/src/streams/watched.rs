@@ -1,0 +1,125 @@
+//! Compares faces in memory with the watchlists of a collection, before anything is stored.
+use crate::watch::compare::compare;
+use domain::WatchNotify;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use store::watch::matching::{NewFaceToCompare, OutboxEntry, WatchedFaces};
+use store::{Store, StoreError};
+use time::OffsetDateTime;
+use uuid::Uuid;
+use vision::QualityReport;
+
+/// Time for which the watchlists are not read again. A change takes effect within this time.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The comparison of one face.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Comparison {
+    /// The watchlists that the face matches.
+    pub(crate) matches: Vec<WatchlistMatch>,
+    /// The watchlists that report the face because it resembles nobody on them.
+    pub(crate) unknown_to: Vec<Uuid>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct WatchlistMatch {
+    pub(crate) watchlist: Uuid,
+    /// Cosine similarity to the most similar watched face minus the threshold of the watchlist.
+    pub(crate) margin: f32,
+}
+
+/// The watched faces of one collection, for one camera.
+pub(crate) struct WatchedPeople {
+    store: Store,
+    collection: Uuid,
+    model: i32,
+    /// `MATCH_THRESHOLD`.
+    threshold: Option<f32>,
+    list: Arc<WatchedFaces>,
+    read_at: Option<Instant>,
+}
+
+impl WatchedPeople {
+    pub(crate) fn new(store: Store, collection: Uuid, model: i32, threshold: Option<f32>) -> Self {
+        Self { store, collection, model, threshold, list: Arc::default(), read_at: None }
+    }
+
+    /// Reads the watchlists again if they have changed.
+    async fn refresh(&mut self) -> Result<(), StoreError> {
+        if self.read_at.is_some_and(|read_at| read_at.elapsed() < REFRESH_INTERVAL) {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let mut tx = self.store.begin().await?;
+        let watchlists = self.store.watchlists();
+        let mut versions = watchlists.versions(tx.conn(), &[self.collection]).await?;
+        let version = versions.remove(&self.collection).unwrap_or_default();
+        if self.read_at.is_none() || version != self.list.version {
+            // The list in memory may contain embeddings that are erased meanwhile.
+            self.list = Arc::default();
+            let (collection, model) = (self.collection, self.model);
+            let list =
+                watchlists.watched_faces(tx.conn(), collection, model, version, self.threshold).await?;
+            self.list = Arc::new(list);
+        }
+        self.read_at = Some(now);
+        Ok(())
+    }
+
+    /// Removes the watched faces from memory.
+    pub(crate) fn forget(&mut self) {
+        self.list = Arc::default();
+        self.read_at = None;
+    }
+
+    /// Compares faces, each with its embedding and quality, with the current watchlists.
+    pub(crate) async fn compare(
+        &mut self,
+        faces: &[(&[f32], Option<&QualityReport>)],
+    ) -> Result<Vec<Comparison>, StoreError> {
+        self.refresh().await?;
+        let mut comparisons = vec![Comparison::default(); faces.len()];
+        if faces.is_empty() || self.list.watchlists.is_empty() {
+            return Ok(comparisons);
+        }
+        let stored_at = OffsetDateTime::now_utc();
+        let face = |(embedding, quality): &(&[f32], Option<&QualityReport>)| NewFaceToCompare {
+            entry: OutboxEntry {
+                // Later than the creation of each watchlist.
+                id: i64::MAX,
+                face_id: Uuid::now_v7(),
+                collection_id: self.collection,
+                stored_at,
+            },
+            model_id: self.model,
+            embedding: embedding.to_vec(),
+            passed: quality.is_none_or(|quality| quality.passed),
+            quality: quality.and_then(|quality| serde_json::to_value(quality).ok()),
+            enrolled_as: None,
+            track_id: None,
+            is_brief: false,
+        };
+        let faces: Vec<NewFaceToCompare> = faces.iter().map(face).collect();
+        let (list, compared) = (self.list.clone(), faces.clone());
+        let alerts = tokio::task::spawn_blocking(move || compare(&list, &compared)).await;
+        let alerts =
+            alerts.map_err(|error| StoreError::Invalid(format!("the comparison failed: {error}")))?;
+        for alert in alerts {
+            let Some(at) = faces.iter().position(|face| face.entry.face_id == alert.face_id) else {
+                continue;
+            };
+            let watchlist = self.list.watchlists.iter().find(|watchlist| watchlist.id == alert.watchlist_id);
+            match (watchlist, alert.similarity) {
+                (Some(watchlist), Some(similarity)) => comparisons[at].matches.push(WatchlistMatch {
+                    watchlist: watchlist.id,
+                    margin: similarity - watchlist.threshold,
+                }),
+                (Some(watchlist), None) if watchlist.notify == WatchNotify::Unknown => {
+                    comparisons[at].unknown_to.push(watchlist.id);
+                }
+                _ => {}
+            }
+        }
+        Ok(comparisons)
+    }
+}

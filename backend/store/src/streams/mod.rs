@@ -1,0 +1,257 @@
+//! The rows of cameras: what the configuration says about them, and their current state. Their
+//! addresses and credentials are not in the database. `recordings` stores their tracks.
+pub mod recordings;
+use crate::StoreError;
+use crate::db::values::without_nul;
+use crate::store::Streams;
+use domain::{StreamKind, StreamState, StreamStore};
+use sqlx::{FromRow, PgConnection};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+#[derive(Clone, Debug, FromRow)]
+pub struct Stream {
+    pub id: Uuid,
+    pub collection_id: Uuid,
+    pub collection: String,
+    pub name: String,
+    pub kind: StreamKind,
+    /// Why it is watched.
+    pub purpose: String,
+    pub store: StreamStore,
+    pub retention_hours: i32,
+    /// Number of frames that are analysed per second.
+    pub fps: f32,
+    /// Whether a worker should watch it.
+    pub wanted: bool,
+    pub state: StreamState,
+    /// Why it is not running.
+    pub detail: Option<String>,
+    /// The worker that watches it, or watched it last.
+    pub holder: Option<String>,
+    /// Width of a frame in pixels.
+    pub width: Option<i32>,
+    /// Height of a frame in pixels.
+    pub height: Option<i32>,
+    /// Number of frames that arrived since the worker took it over.
+    pub received: i64,
+    /// Number of these that were analysed.
+    pub analysed: i64,
+    /// Number of frames that should have been analysed and were not, because they were too old.
+    pub dropped: i64,
+    /// Number of connections since the worker took it over.
+    pub connections: i64,
+    /// Milliseconds from the arrival of the last analysed frame to the end of its analysis.
+    pub lag_ms: Option<i32>,
+    pub last_frame_at: Option<OffsetDateTime>,
+    /// Time of the last report of a worker.
+    pub updated_at: OffsetDateTime,
+    /// Time of the last alert about a face of the stream.
+    pub last_alert_at: Option<OffsetDateTime>,
+}
+
+/// What the configuration says about a stream.
+#[derive(Clone, Debug)]
+pub struct ConfiguredStream {
+    pub collection_id: Uuid,
+    pub name: String,
+    pub kind: StreamKind,
+    pub purpose: String,
+    pub store: StreamStore,
+    pub retention_hours: i32,
+    pub fps: f32,
+}
+
+/// What a worker reports about the stream that it watches.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StreamReport {
+    pub state: Option<StreamState>,
+    pub detail: Option<String>,
+    /// Width and height of a frame in pixels.
+    pub size: Option<(i32, i32)>,
+    pub received: i64,
+    pub analysed: i64,
+    pub dropped: i64,
+    pub connections: i64,
+    pub lag_ms: Option<i32>,
+    pub last_frame_at: Option<OffsetDateTime>,
+}
+
+macro_rules! select_streams {
+    ($tail:literal) => {
+        concat!(
+            "select s.id, s.collection_id, c.name as collection, s.name, s.kind, s.purpose, s.store, s.retention_hours, s.fps, ",
+            "s.wanted, s.state, s.detail, s.holder, s.width, s.height, s.received, s.analysed, s.dropped, s.connections, ",
+            "s.lag_ms, s.last_frame_at, s.updated_at, ",
+            "(select max(a.created_at) from videos v join video_frames f on f.video_id = v.id ",
+            "join faces x on x.image_id = f.image_id join alerts a on a.face_id = x.id ",
+            "where v.collection_id = s.collection_id and v.stream = s.name) as last_alert_at ",
+            "from streams s join collections c on c.id = s.collection_id where c.deleting_at is null and ",
+            $tail
+        )
+    };
+}
+
+impl Streams<'_> {
+    /// Makes the rows equal to the configuration: adds, changes and deletes rows. A stream that
+    /// moves to another collection becomes a new one. What is stored of a deleted stream remains
+    /// until its retention ends.
+    pub async fn configure(
+        self,
+        conn: &mut PgConnection,
+        streams: &[ConfiguredStream],
+    ) -> Result<(), StoreError> {
+        let names: Vec<&str> = streams.iter().map(|stream| stream.name.as_str()).collect();
+        let collections: Vec<Uuid> = streams.iter().map(|stream| stream.collection_id).collect();
+        // Several processes start at the same time.
+        sqlx::query("select pg_advisory_xact_lock(hashtextextended('streams', 0))")
+            .execute(&mut *conn)
+            .await?;
+        sqlx::query(
+            "delete from streams where (collection_id, name) not in
+                 (select n.collection_id, n.name from unnest($1::uuid[], $2::text[]) as n (collection_id, name))",
+        )
+        .bind(&collections)
+        .bind(&names)
+        .execute(&mut *conn)
+        .await?;
+        for stream in streams {
+            sqlx::query(
+                "insert into streams (id, collection_id, name, kind, purpose, store, retention_hours, fps)
+                 values ($1, $2, $3, $4, $5, $6, $7, $8)
+                 on conflict (name) do update set kind = excluded.kind, purpose = excluded.purpose, store = excluded.store,
+                     retention_hours = excluded.retention_hours, fps = excluded.fps",
+            )
+            .bind(Uuid::now_v7())
+            .bind(stream.collection_id)
+            .bind(&stream.name)
+            .bind(stream.kind)
+            .bind(&stream.purpose)
+            .bind(stream.store)
+            .bind(stream.retention_hours)
+            .bind(stream.fps)
+            .execute(&mut *conn)
+            .await?;
+        }
+        // The retention of recordings changes with the configuration.
+        sqlx::query(
+            "update videos v set retention_hours = s.retention_hours from streams s
+             where v.collection_id = s.collection_id and v.stream = s.name and v.retention_hours <> s.retention_hours",
+        )
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+
+    /// Returns the streams of a collection by name.
+    pub async fn list(self, collection: Uuid) -> Result<Vec<Stream>, StoreError> {
+        Ok(sqlx::query_as(select_streams!(
+            "s.collection_id = $1 and ($2::uuid is null or s.collection_id = $2) order by s.name"
+        ))
+        .bind(collection)
+        .bind(self.0.collection_scope)
+        .fetch_all(&self.0.pool)
+        .await?)
+    }
+
+    /// Returns the streams of all collections by name.
+    pub async fn list_all(self) -> Result<Vec<Stream>, StoreError> {
+        Ok(sqlx::query_as(select_streams!("true order by s.name")).fetch_all(&self.0.pool).await?)
+    }
+
+    /// Returns a stream.
+    ///
+    /// # Errors
+    /// Fails with `NotFound` if it does not exist or is outside the store's scope.
+    pub async fn get(self, id: Uuid) -> Result<Stream, StoreError> {
+        sqlx::query_as(select_streams!("s.id = $1 and ($2::uuid is null or s.collection_id = $2)"))
+            .bind(id)
+            .bind(self.0.collection_scope)
+            .fetch_optional(&self.0.pool)
+            .await?
+            .ok_or_else(|| StoreError::not_found("stream", id))
+    }
+
+    /// Records whether a worker should watch a stream. Returns `false` if nothing changed.
+    ///
+    /// # Errors
+    /// Fails with `NotFound` if it does not exist or is outside the store's scope.
+    pub async fn set_wanted(
+        self,
+        conn: &mut PgConnection,
+        id: Uuid,
+        wanted: bool,
+    ) -> Result<bool, StoreError> {
+        let before: Option<bool> = sqlx::query_scalar(
+            "select wanted from streams where id = $1 and ($2::uuid is null or collection_id = $2) for update",
+        )
+        .bind(id)
+        .bind(self.0.collection_scope)
+        .fetch_optional(&mut *conn)
+        .await?;
+        let before = before.ok_or_else(|| StoreError::not_found("stream", id))?;
+        if before != wanted {
+            let state = if wanted { StreamState::Waiting } else { StreamState::Stopped };
+            sqlx::query(
+                "update streams set wanted = $2, state = $3, detail = null, updated_at = now() where id = $1",
+            )
+            .bind(id)
+            .bind(wanted)
+            .bind(state)
+            .execute(conn)
+            .await?;
+        }
+        Ok(before != wanted)
+    }
+
+    /// Returns whether a worker should still watch a stream. A stream that does not exist is not
+    /// watched.
+    pub async fn is_wanted(self, id: Uuid) -> Result<bool, StoreError> {
+        let wanted: Option<bool> = sqlx::query_scalar("select wanted from streams where id = $1")
+            .bind(id)
+            .fetch_optional(&self.0.pool)
+            .await?;
+        Ok(wanted.unwrap_or(false))
+    }
+
+    /// Returns the streams that a worker should watch.
+    pub async fn wanted(self, conn: &mut PgConnection) -> Result<Vec<(Uuid, Uuid)>, StoreError> {
+        Ok(sqlx::query_as(
+            "select s.id, s.collection_id from streams s join collections c on c.id = s.collection_id
+             where s.wanted and c.deleting_at is null order by s.id",
+        )
+        .fetch_all(conn)
+        .await?)
+    }
+
+    /// Records what a worker reports. The transaction must hold the claim of the stream's job.
+    pub async fn report(
+        self,
+        conn: &mut PgConnection,
+        id: Uuid,
+        holder: &str,
+        report: &StreamReport,
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "update streams set state = case when wanted then coalesce($3, state) else 'stopped' end, detail = $4, holder = $2,
+                    width = coalesce($5, width), height = coalesce($6, height), received = $7, analysed = $8, dropped = $9,
+                    connections = $10, lag_ms = $11, last_frame_at = coalesce($12, last_frame_at), updated_at = now()
+             where id = $1",
+        )
+        .bind(id)
+        .bind(holder)
+        .bind(report.state)
+        .bind(report.detail.as_deref().map(without_nul))
+        .bind(report.size.map(|size| size.0))
+        .bind(report.size.map(|size| size.1))
+        .bind(report.received)
+        .bind(report.analysed)
+        .bind(report.dropped)
+        .bind(report.connections)
+        .bind(report.lag_ms)
+        .bind(report.last_frame_at)
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+}
