@@ -85,12 +85,23 @@ def seed(api, site):
         "subjects": halves(subjects),
         "watchlists": halves(watchlists),
         "alerts": {"kept": alerts, "doomed": alerts},
+        "streams": cameras(api),
         "collections": {"kept": [gallery, scratch.pop()], "doomed": scratch},
         "erasures": halves(erasures),
         "jobs": {"kept": jobs, "doomed": jobs},
         "videos": halves(videos),
         "keys": {"kept": keys, "doomed": keys},
     }
+
+
+def cameras(api):
+    """Waits until the cameras of the configuration are watched. Returns their ids."""
+    for _ in range(600):
+        streams = api.ask("GET", "/streams")["streams"]
+        if len(streams) >= 2 and all(stream["state"] == "running" for stream in streams):
+            return {"kept": [streams[0]["id"]], "doomed": [streams[1]["id"]]}
+        time.sleep(0.1)
+    raise SystemExit(f"fuzz-api: the cameras are not watched: {streams}")
 
 
 def watch(api, subjects, picture):

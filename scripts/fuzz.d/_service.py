@@ -7,15 +7,20 @@ from service import running
 # Only the discard port is allowed for public addresses, so that no request to a public address
 # leaves this machine.
 SETTINGS = {"CRAWL_ALLOW_PRIVATE": "127.0.0.0/8", "CRAWL_PORTS": "9", "WORKERS": "2", "LOG_LEVEL": "warn", "PORT": "0", "WEBHOOK_SECRET": "only this run knows it"}
+CAMERAS = ["front-door", "yard"]
 SCOPES = ["read", "analyze", "search", "crawl", "write", "watch", "erase", "admin", "system", "keys"]
 # Variables that the service inherits from this process.
 INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "ORT_DYLIB_PATH", "POSTGRES_BIN_DIR", "FACE_MODEL_MIRROR", "FFMPEG")
 
 
-def service(binary, folder, auth):
-    """Returns a `Service` for a `with` block, with its data and its log in the folder."""
+def service(binary, folder, auth, site):
+    """Returns a `Service` for a `with` block, with its data and its log in the folder. It watches two
+    cameras of the site."""
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    return running(binary, checkout() | inherited | SETTINGS | {"DATA_DIR": str(folder / "data"), "AUTH": auth}, folder)
+    cameras = folder / "streams.toml"
+    cameras.write_text("".join(f'[streams.{name}]\nurl = "{site}/camera"\nkind = "mjpeg"\npurpose = "a test"\nretention_hours = 1\n' for name in CAMERAS))
+    own = {"DATA_DIR": str(folder / "data"), "AUTH": auth, "STREAMS_FILE": str(cameras), "STREAM_ALLOW_PRIVATE": "127.0.0.0/8"}
+    return running(binary, checkout() | inherited | SETTINGS | own, folder)
 
 
 def checkout():

@@ -2,6 +2,7 @@
 import contextlib
 import http.server
 import threading
+import time
 
 
 class Pages(http.server.BaseHTTPRequestHandler):
@@ -16,8 +17,23 @@ class Pages(http.server.BaseHTTPRequestHandler):
         elif self.path.startswith("/more/"):
             number = int(self.path.removeprefix("/more/")) + 1
             self.answer("text/html", f'<a href="/more/{number}">more</a>'.encode())
+        elif self.path == "/camera":
+            self.film()
         else:
             self.answer("text/plain", b"nothing", 404)
+
+    def film(self):
+        """Sends the first picture again and again, like a camera, until the client leaves."""
+        picture = next(content for path, content in self.server.files.items() if path.endswith(".jpg"))
+        self.send_response(200)
+        self.send_header("content-type", "multipart/x-mixed-replace; boundary=frame")
+        self.send_header("connection", "close")
+        self.end_headers()
+        head = f"--frame\r\ncontent-type: image/jpeg\r\ncontent-length: {len(picture)}\r\n\r\n".encode()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(head + picture + b"\r\n")
+                time.sleep(0.2)
 
     def answer(self, content_type, body, status=200):
         self.send_response(status)

@@ -119,7 +119,9 @@ def name_what_exists(case):
     both pools have the same order."""
     resource = case.path.split("/")[1]
     pair = "face_id" in case.path_parameters
-    kind = "doomed" if case.method == "DELETE" and not pair else "kept"
+    # A camera that is stopped sends no pictures to other operations.
+    changes = case.method == "DELETE" or case.path in ("/streams/{id}/start", "/streams/{id}/stop")
+    kind = "doomed" if changes and not pair else "kept"
     pools = {"id": FACTS["ids"][resource][kind], **({"face_id": FACTS["ids"]["faces"][kind]} if pair else {})}
     followed = case.path.endswith("/events")
     if followed:

@@ -68,7 +68,7 @@ def run(arguments, auth, further):
         gallery, shown, theirs = pictures[:24], pictures[24:27], pictures[27:]
         address = stack.enter_context(site({"/": gallery, "/shown": shown}))
         example = stack.enter_context(site({"/": theirs[:6], "/team.html": theirs[6:]}))
-        running = stack.enter_context(service(arguments.target / "facecrawl", scratch, auth))
+        running = stack.enter_context(service(arguments.target / "facecrawl", scratch, auth, address))
         own = key(running)
         secret = own["key"] if auth == "keys" else ""
         facts = {

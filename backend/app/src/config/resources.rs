@@ -23,6 +23,8 @@ const ROBOTS_BYTES: u64 = 64 * MIB;
 /// Memory of the file addresses in the playlists of eight videos that are fetched and 32 that wait
 /// for their host, and of the values of one playlist that is parsed.
 const PLAYLIST_BYTES: u64 = 40 * 2 * MIB + 128 * MIB;
+/// Frames of a camera that wait for the decoder and for the analysis.
+const CAMERA_BYTES: u64 = 64 * MIB;
 /// Memory of the embeddings of watched people.
 const WATCHED_BYTES: u64 = 256 * MIB;
 /// Memory of the face images of the video that is read.
@@ -166,7 +168,7 @@ impl Settings {
         let bodies = self.service.max_pending_body_mb * MIB;
         let connections = self.service.max_connections as u64;
         let (pages, images) = (self.page_workers() as u64, self.image_workers() as u64);
-        vec![
+        let mut limits = vec![
             limit("models and the rest of the program (`opencv` or `compact`)", "400 MB", PROGRAM_BYTES),
             limit("decoded images and frames of videos", "`MAX_DECODED_MEGAPIXELS` x 3 MB", decoded),
             limit("small decoded images of callers", "an eighth of it", decoded / 8),
@@ -198,7 +200,12 @@ impl Settings {
                 "cores x 64 MiB",
                 cores as u64 * IMAGE_PART_BYTES,
             ),
-        ]
+        ];
+        if self.streams.file.is_some() {
+            let bytes = self.streams.slots as u64 * CAMERA_BYTES + WATCHED_BYTES;
+            limits.push(limit("cameras", "`STREAM_SLOTS` x 64 MiB and 256 MiB", bytes));
+        }
+        limits
     }
 }
 

@@ -6,7 +6,7 @@ use crate::streams::appearances::{Appearances, Decision};
 use crate::streams::config::StreamConfig;
 use crate::streams::receiver::{Picture, ReceivedFrame};
 use crate::streams::storing::{NewAppearance, Stored, StreamStorage};
-use crate::streams::watched::WatchedPeople;
+use crate::streams::watched::{SharedLists, WatchedPeople};
 use crate::videos::analyze::ShotCrop;
 use crate::{AnalyzeError, AnalyzeOptions, AnalyzedFace, Passes};
 use inference::Priority;
@@ -72,12 +72,13 @@ pub(super) struct StreamClaim {
 }
 
 impl<'a> StreamAnalysis<'a> {
-    /// `threshold` is `MATCH_THRESHOLD`, and `profile` the quality profile of the collection.
+    /// Creates an analysis without tracks. `threshold` is `MATCH_THRESHOLD`. The last argument
+    /// contains the quality profile and the match threshold of the collection.
     pub(super) fn new(
         faces: &'a FaceStore,
         config: &'a StreamConfig,
         owner: StreamClaim,
-        threshold: Option<f32>,
+        (lists, threshold): (SharedLists, Option<f32>),
         (profile, collection_threshold): (Option<Profile>, Option<f32>),
     ) -> Self {
         let StreamClaim { claim, stream, collection } = owner;
@@ -107,7 +108,7 @@ impl<'a> StreamAnalysis<'a> {
         Self {
             config,
             storage: StreamStorage { faces, claim, stream, collection },
-            watched: WatchedPeople::new(faces.store.clone(), collection, faces.model_id, threshold),
+            watched: WatchedPeople::new(faces.store.clone(), lists, (collection, faces.model_id), threshold),
             options,
             tracker: Tracker::new(tracker),
             appearances: Appearances::new(config.store, model.cluster_margin),

@@ -195,7 +195,7 @@ fn decode(
     let interval_us = i64::try_from(interval.as_micros()).unwrap_or(i64::MAX);
     let (mut pipe, mut frames) = decoder.live(container, interval_us, time)?;
     let writer = std::thread::spawn(move || {
-        let write = |bytes: Bytes| pipe.write_all(&bytes).is_ok();
+        let mut write = |bytes: Bytes| pipe.write_all(&bytes).is_ok();
         let _ = write(header) && units.into_iter().all(write);
     });
     let mut decoded = Decoded::default();

@@ -7,6 +7,7 @@ use crate::streams::analysis::{StreamAnalysis, StreamClaim, wall_time};
 use crate::streams::config::{StreamConfig, StreamConfigs};
 use crate::streams::receiver::{Counts, Picture, ReceiveError, ReceivedFrame, Receiver};
 use crate::streams::still::{HeldCamera, Stills};
+use crate::streams::watched::SharedLists;
 use bytes::Bytes;
 use camera::Connector;
 use domain::StreamState;
@@ -70,6 +71,7 @@ pub struct StreamTools {
 pub(crate) struct WatchStream {
     faces: FaceStore,
     tools: StreamTools,
+    lists: SharedLists,
 }
 
 impl WatchStream {
@@ -83,7 +85,7 @@ impl WatchStream {
             "facecrawl_stream_connections_total",
             "Number of connections to cameras, by result."
         );
-        Self { faces, tools }
+        Self { faces, tools, lists: SharedLists::default() }
     }
 }
 
@@ -108,6 +110,7 @@ impl Handler for WatchStream {
         let turn = Turn {
             faces: &self.faces,
             tools: &self.tools,
+            lists: &self.lists,
             config,
             job: &job,
             stream: &stream,
@@ -135,6 +138,7 @@ struct Status {
 struct Turn<'a> {
     faces: &'a FaceStore,
     tools: &'a StreamTools,
+    lists: &'a SharedLists,
     config: &'a StreamConfig,
     job: &'a ClaimedJob,
     stream: &'a Stream,
@@ -168,8 +172,13 @@ impl Turn<'_> {
             collection: self.stream.collection_id,
         };
         let defaults = (profile_of(&collection), collection.match_threshold);
-        let mut analysis =
-            StreamAnalysis::new(self.faces, self.config, claim, self.tools.threshold, defaults);
+        let mut analysis = StreamAnalysis::new(
+            self.faces,
+            self.config,
+            claim,
+            (self.lists.clone(), self.tools.threshold),
+            defaults,
+        );
         let camera = self.tools.stills.hold(self.stream.id);
         let closing = async {
             match until_change {

@@ -1,9 +1,11 @@
 //! Compares faces in memory with the watchlists of a collection, before anything is stored.
 use crate::watch::compare::compare;
 use domain::WatchNotify;
-use std::sync::Arc;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use store::watch::matching::{NewFaceToCompare, OutboxEntry, WatchedFaces};
+use store::watch::matching::{NewFaceToCompare, OutboxEntry, WatchVersion, WatchedFaces};
 use store::{Store, StoreError};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -28,9 +30,13 @@ pub(crate) struct WatchlistMatch {
     pub(crate) margin: f32,
 }
 
+/// The watched faces of the collections of a process, which its cameras share.
+pub(crate) type SharedLists = Arc<Mutex<HashMap<Uuid, Weak<WatchedFaces>>>>;
+
 /// The watched faces of one collection, for one camera.
 pub(crate) struct WatchedPeople {
     store: Store,
+    shared: SharedLists,
     collection: Uuid,
     model: i32,
     /// `MATCH_THRESHOLD`.
@@ -40,8 +46,13 @@ pub(crate) struct WatchedPeople {
 }
 
 impl WatchedPeople {
-    pub(crate) fn new(store: Store, collection: Uuid, model: i32, threshold: Option<f32>) -> Self {
-        Self { store, collection, model, threshold, list: Arc::default(), read_at: None }
+    pub(crate) fn new(
+        store: Store,
+        shared: SharedLists,
+        (collection, model): (Uuid, i32),
+        threshold: Option<f32>,
+    ) -> Self {
+        Self { store, shared, collection, model, threshold, list: Arc::default(), read_at: None }
     }
 
     /// Reads the watchlists again if they have changed.
@@ -57,13 +68,26 @@ impl WatchedPeople {
         if self.read_at.is_none() || version != self.list.version {
             // The list in memory may contain embeddings that are erased meanwhile.
             self.list = Arc::default();
-            let (collection, model) = (self.collection, self.model);
-            let list =
-                watchlists.watched_faces(tx.conn(), collection, model, version, self.threshold).await?;
-            self.list = Arc::new(list);
+            self.list = match self.shared_list(&version) {
+                Some(list) => list,
+                None => {
+                    let (collection, model, threshold) = (self.collection, self.model, self.threshold);
+                    let list =
+                        watchlists.watched_faces(tx.conn(), collection, model, version, threshold).await?;
+                    let list = Arc::new(list);
+                    self.shared.lock().insert(collection, Arc::downgrade(&list));
+                    list
+                }
+            };
         }
         self.read_at = Some(now);
         Ok(())
+    }
+
+    /// Returns the list that another camera of the collection has read, if it is current.
+    fn shared_list(&self, version: &WatchVersion) -> Option<Arc<WatchedFaces>> {
+        let list = self.shared.lock().get(&self.collection)?.upgrade()?;
+        (list.version == *version).then_some(list)
     }
 
     /// Removes the watched faces from memory.

@@ -19,6 +19,7 @@ mod scan;
 mod scanned_videos;
 mod sitemaps;
 mod stored_videos;
+mod streams;
 mod support;
 mod video_parts;
 mod videos;

@@ -28,6 +28,7 @@ mod page;
 mod people;
 mod problems;
 mod shares;
+mod streams;
 mod system;
 mod tenants;
 mod videos;

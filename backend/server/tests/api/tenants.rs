@@ -2,7 +2,7 @@
 //! collection and the ids of another collection.
 use crate::support::site::Site;
 use crate::support::{
-    App, Json, add_video, document, images, key_options, merge, ok, operations, tenant_scopes,
+    App, Json, add_stream, add_video, document, images, key_options, merge, ok, operations, tenant_scopes,
 };
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -25,6 +25,7 @@ struct Names {
     video: String,
     watchlist: String,
     alert: String,
+    stream: String,
 }
 
 impl Names {
@@ -42,6 +43,7 @@ impl Names {
             video: id(),
             watchlist: id(),
             alert: id(),
+            stream: id(),
         }
     }
 
@@ -58,10 +60,25 @@ impl Names {
             video,
             watchlist,
             alert,
+            stream,
             ..
         } = self;
-        let rest =
-            [collection, collection_id, key, a, b, c, image, face, subject, erasure, video, watchlist, alert];
+        let rest = [
+            collection,
+            collection_id,
+            key,
+            a,
+            b,
+            c,
+            image,
+            face,
+            subject,
+            erasure,
+            video,
+            watchlist,
+            alert,
+            stream,
+        ];
         rest.map(String::as_str).to_vec()
     }
 
@@ -94,6 +111,7 @@ fn foreign_requests(operation: &str, path: &str, names: &Names, embedding: &[f32
         video,
         watchlist,
         alert,
+        stream,
     } = names;
     let at = |id: &str| path.replace("{id}", id);
     let get = |query: String| (format!("{path}?{query}"), None);
@@ -207,6 +225,8 @@ fn foreign_requests(operation: &str, path: &str, names: &Names, embedding: &[f32
         "follow_alerts" => vec![get(format!("collection={collection}"))],
         "get_alert" | "redeliver_alert" => vec![(at(alert), None)],
         "update_alert" => vec![(at(alert), Some(json!({"state": "acknowledged"})))],
+        "list_streams" => vec![get(format!("collection={collection}"))],
+        "get_stream" | "start_stream" | "stop_stream" | "get_stream_still" => vec![(at(stream), None)],
         "list_audit" => vec![get(format!("collection={collection}")), get(format!("key_id={key}"))],
         "list_jobs" => vec![get(format!("state=any&crawl_id={}", crawls[2]))],
         "get_job" | "retry_job" => vec![(at(&crawls[2]), None)],
@@ -231,6 +251,7 @@ async fn requests_without_names(
         "/subjects",
         "/watchlists",
         "/alerts",
+        "/streams",
         "/erasures",
         "/audit",
         "/keys",
@@ -277,6 +298,7 @@ async fn list_resources(app: &App, key: &str) -> Vec<Value> {
         "/subjects",
         "/watchlists",
         "/alerts",
+        "/streams",
         "/erasures",
     ] {
         lists.push(app.get_as(key, path).await);
@@ -361,6 +383,7 @@ async fn no_operation_reveals_or_changes_data_of_other_collection() {
         video: add_video(&app, their_record.collection_id.unwrap(), 2).await,
         watchlist,
         alert,
+        stream: add_stream(&app, their_record.collection_id.unwrap(), "theirs").await,
         crawls,
     };
     let export = format!("/crawls/{}/export?embeddings=true", real.crawls[0]);

@@ -6,7 +6,7 @@ pub(crate) use site::{Response, Site};
 
 use domain::{CrawlState, JobKind};
 use inference::{Engine, Manifest, Priority, ResolvedPack};
-use pipeline::worker::VideoTools;
+use pipeline::worker::{StreamTools, VideoTools};
 use pipeline::{
     Analysis, AnalyzeOptions, Analyzer, CrawlOptions, Crawls, Dedupe, FaceStore, Rotate, Scan, VideoLimits,
     crawls, worker,
@@ -127,10 +127,14 @@ impl World {
     }
 
     pub(crate) fn handlers(&self) -> HashMap<String, Arc<dyn Handler>> {
-        self.handlers_with(None)
+        self.handlers_with(None, None)
     }
 
-    fn handlers_with(&self, videos: Option<VideoTools>) -> HashMap<String, Arc<dyn Handler>> {
+    fn handlers_with(
+        &self,
+        videos: Option<VideoTools>,
+        streams: Option<StreamTools>,
+    ) -> HashMap<String, Arc<dyn Handler>> {
         worker::handlers(
             self.store.clone(),
             self.queue.clone(),
@@ -138,13 +142,13 @@ impl World {
             self.face_store.clone(),
             self.fetcher.clone(),
             videos,
-            None,
+            streams,
         )
     }
 
     /// Starts a worker with its own handlers. [`Worker::stop`] stops it.
     pub(crate) fn worker(&self, name: &str) -> Worker {
-        self.worker_with(name, None)
+        self.worker_with(name, None, None)
     }
 
     /// Starts a worker that also reads videos.
@@ -164,10 +168,15 @@ impl World {
         let spool = self.folder.path().join("spool");
         std::fs::create_dir_all(&spool).unwrap();
         let spool = store::SpoolFolder::new(spool, 0);
-        self.worker_with(name, Some(VideoTools { decoder, spool, limits, time_slice }))
+        self.worker_with(name, Some(VideoTools { decoder, spool, limits, time_slice }), None)
     }
 
-    fn worker_with(&self, name: &str, videos: Option<VideoTools>) -> Worker {
+    /// Starts a worker that also watches cameras.
+    pub(crate) fn stream_worker(&self, name: &str, tools: StreamTools) -> Worker {
+        self.worker_with(name, None, Some(tools))
+    }
+
+    fn worker_with(&self, name: &str, videos: Option<VideoTools>, streams: Option<StreamTools>) -> Worker {
         let stop = CancellationToken::new();
         let config = RunnerConfig {
             concurrency: [
@@ -186,7 +195,8 @@ impl World {
             alone_timeout: Duration::from_secs(60),
             worker_name: name.into(),
         };
-        let runner = Runner::start(self.queue.clone(), self.handlers_with(videos), config, stop.clone());
+        let runner =
+            Runner::start(self.queue.clone(), self.handlers_with(videos, streams), config, stop.clone());
         Worker { runner, stop }
     }
 

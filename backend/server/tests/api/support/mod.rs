@@ -5,8 +5,8 @@ mod requests;
 pub(crate) mod site;
 
 pub(crate) use requests::{
-    Events, FAKE_ID, Json, add_video, document, erase, erase_confirmed, export, field, image_urls, merge,
-    new_video, ok, operations, parse_lines, parse_time, problem, tenant_scopes, to_json,
+    Events, FAKE_ID, Json, add_stream, add_video, document, erase, erase_confirmed, export, field,
+    image_urls, merge, new_video, ok, operations, parse_lines, parse_time, problem, tenant_scopes, to_json,
 };
 
 use crawler::Fetcher;

@@ -1,11 +1,13 @@
 //! Sends requests to the service of a test, and reads its responses.
 use super::site::Site;
 use super::{App, DEADLINE, key_options};
+use domain::{StreamKind, StreamStore};
 use reqwest::{Method, Response, StatusCode, multipart};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use store::crawls::pages::NewImageUrl;
 use store::keys::{ApiKey, NewKey, Scope};
+use store::streams::ConfiguredStream;
 use store::videos::NewVideo;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -360,6 +362,22 @@ pub(crate) async fn add_video(app: &App, collection: Uuid, number: u8) -> String
 }
 
 /// Returns image URLs that no page contains.
+/// Adds a camera to a collection, as the configuration does. Returns its id.
+pub(crate) async fn add_stream(app: &App, collection: Uuid, name: &str) -> String {
+    let store = &app.state.services.store;
+    let stream = ConfiguredStream {
+        collection_id: collection,
+        name: name.into(),
+        kind: StreamKind::Rtsp,
+        purpose: "A test".into(),
+        store: StreamStore::Matches,
+        retention_hours: 24,
+        fps: 2.0,
+    };
+    app.commit(async |tx| store.streams().configure(tx.conn(), &[stream]).await).await;
+    store.streams().list(collection).await.unwrap()[0].id.to_string()
+}
+
 pub(crate) fn image_urls(count: usize) -> Vec<NewImageUrl> {
     let url = |number| NewImageUrl {
         url: format!("http://127.0.0.1:9/{number}.jpg"),
