@@ -1,0 +1,209 @@
+//! Listening of a camera: accepts connections, can be unplugged, and counts connections and players
+//! that are open at one time.
+use super::counts::Counter;
+use std::future::Future;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+/// The threads of all cameras. They are separate from those of a test, which may block.
+pub(super) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(2).thread_name("camera").enable_all().build().expect("threads can be started")
+});
+
+type Serve = dyn Fn(TcpStream, Arc<Connection>) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
+
+pub(super) struct Server {
+    port: u16,
+    hub: Arc<Hub>,
+    socket: Mutex<Socket>,
+}
+
+struct Hub {
+    serve: Box<Serve>,
+    counter: Arc<Counter>,
+    open: Mutex<Vec<Weak<Connection>>>,
+}
+
+enum Socket {
+    Listening {
+        stop: oneshot::Sender<()>,
+        stopped: std::sync::mpsc::Receiver<()>,
+    },
+    /// Refuses connections, and prevents that another program gets the port.
+    Bound(TcpSocket),
+    Closed,
+}
+
+impl Server {
+    /// Listens on a port, or on a free one if `port` is 0. `serve` handles each connection. Fails
+    /// if the port is in use.
+    pub(super) fn start<F>(
+        port: u16,
+        counter: Arc<Counter>,
+        serve: impl Fn(TcpStream, Arc<Connection>) -> F + Send + Sync + 'static,
+    ) -> io::Result<Self>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let serve: Box<Serve> = Box::new(move |stream, connection| Box::pin(serve(stream, connection)));
+        let socket = bind(port)?;
+        let port = socket.local_addr()?.port();
+        let hub = Arc::new(Hub { serve, counter, open: Mutex::default() });
+        let server = Self { port, hub, socket: Mutex::new(Socket::Bound(socket)) };
+        server.plug_in()?;
+        Ok(server)
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Closes all connections and refuses new ones. They are closed when this returns.
+    pub(super) fn unplug(&self) -> io::Result<()> {
+        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Socket::Listening { stop, stopped } = std::mem::replace(&mut *socket, Socket::Closed) {
+            let _ended = stop.send(());
+            // This also returns if the task is gone.
+            let _ended = stopped.recv();
+        }
+        *socket = Socket::Bound(bind(self.port)?);
+        Ok(())
+    }
+
+    /// Accepts connections again, on the same port.
+    pub(super) fn plug_in(&self) -> io::Result<()> {
+        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        *socket = match std::mem::replace(&mut *socket, Socket::Closed) {
+            Socket::Bound(bound) => {
+                let _context = RUNTIME.enter();
+                let listener = bound.listen(128)?;
+                let (stop, must_stop) = oneshot::channel();
+                let (is_stopped, stopped) = std::sync::mpsc::channel();
+                let hub = self.hub.clone();
+                RUNTIME.spawn(async move {
+                    accept(listener, hub, must_stop).await;
+                    let _unplugged = is_stopped.send(());
+                });
+                Socket::Listening { stop, stopped }
+            }
+            other => other,
+        };
+        Ok(())
+    }
+}
+
+fn bind(port: u16) -> io::Result<TcpSocket> {
+    let _context = RUNTIME.enter();
+    let socket = TcpSocket::new_v4()?;
+    // Connections of the previous listener may still be in the state TIME_WAIT.
+    socket.set_reuseaddr(true)?;
+    socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+    Ok(socket)
+}
+
+/// Serves connections until `stop`, and then closes all of them. A dropped sender stops it, too.
+async fn accept(listener: TcpListener, hub: Arc<Hub>, mut stop: oneshot::Receiver<()>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            _ = &mut stop => break,
+            accepted = listener.accept() => accepted,
+            // Finished tasks would otherwise stay in memory.
+            Some(_) = connections.join_next() => continue,
+        };
+        let Ok((stream, _)) = accepted else { continue };
+        let _slower = stream.set_nodelay(true);
+        if let Ok(connection) = hub.open_connection(&stream) {
+            connections.spawn((hub.serve)(stream, connection));
+        }
+    }
+    drop(listener);
+    connections.shutdown().await;
+}
+
+impl Hub {
+    fn open_connection(self: &Arc<Self>, stream: &TcpStream) -> io::Result<Arc<Connection>> {
+        use std::os::fd::AsFd;
+        let peek = std::net::TcpStream::from(stream.as_fd().try_clone_to_owned()?);
+        let connection =
+            Arc::new(Connection { peek, is_playing: AtomicBool::new(false), hub: Arc::downgrade(self) });
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|connection| connection.strong_count() > 0);
+        open.push(Arc::downgrade(&connection));
+        let at_once = count(&open, |connection| connection.is_held());
+        self.counter.change(|counts| {
+            counts.connections += 1;
+            counts.open_connections += 1;
+            counts.most_connections_at_once = counts.most_connections_at_once.max(at_once);
+        });
+        Ok(connection)
+    }
+}
+
+fn count(open: &[Weak<Connection>], condition: impl Fn(&Connection) -> bool) -> u64 {
+    open.iter().filter_map(Weak::upgrade).filter(|connection| condition(connection)).count() as u64
+}
+
+/// An open connection. It is open until this is dropped together with its stream.
+pub(super) struct Connection {
+    /// The same connection, for looking at bytes that the task has not read yet.
+    peek: std::net::TcpStream,
+    is_playing: AtomicBool,
+    hub: Weak<Hub>,
+}
+
+impl Connection {
+    /// Notes that this connection gets frames from now on.
+    pub(super) fn begin_playing(&self) {
+        let Some(hub) = self.hub.upgrade() else { return };
+        self.is_playing.store(true, Ordering::Relaxed);
+        let open = hub.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let at_once =
+            count(&open, |connection| connection.is_playing.load(Ordering::Relaxed) && connection.is_held());
+        hub.counter.change(|counts| {
+            counts.plays += 1;
+            counts.most_players_at_once = counts.most_players_at_once.max(at_once);
+        });
+    }
+
+    pub(super) fn end_playing(&self) {
+        self.is_playing.store(false, Ordering::Relaxed);
+    }
+
+    /// Returns whether the client still wants the connection. The task of a connection notices the
+    /// end a moment later than the kernel, and would count a client twice that connects again.
+    fn is_held(&self) -> bool {
+        let mut unread = [0; 4096];
+        match self.peek.peek(&mut unread) {
+            Ok(0) => false,
+            Ok(length) => !unread[..length].windows(8).any(|word| word == b"TEARDOWN"),
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(hub) = self.hub.upgrade() {
+            hub.counter.change(|counts| counts.open_connections -= 1);
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let socket = self.socket.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Socket::Listening { stop, stopped } = std::mem::replace(socket, Socket::Closed) {
+            let _ended = stop.send(());
+            let _ended = stopped.recv();
+        }
+    }
+}
