@@ -14,8 +14,10 @@ mod script;
 mod truth;
 
 pub use draw::{Frames, number_area, read_number, read_number_and_rotation};
+pub(crate) use ffmpeg::convert;
 pub use ffmpeg::{
-    Codec, Container, DecodedFrame, Encoding, FakeGpu, MovieIndex, decode, ffmpeg_with_gpu, repeat,
+    Codec, Container, DecodedFrame, Encoding, FakeGpu, MovieIndex, decode, decode_stream, ffmpeg_with_gpu,
+    repeat,
 };
 pub use script::{Actor, Film, PathPoint, PlacedPerson, Shot, Timing, View};
 pub use truth::{Appearance, Track, Truth, TruthFrame};

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 pub mod assets;
+pub mod camera;
 pub mod clock;
 pub mod damage;
 pub mod database;

@@ -93,14 +93,31 @@ pub fn repeat(segment: &Path, times: u32, encoding: &Encoding, path: &Path) -> a
 /// Decodes a file with ffmpeg and returns its frames in the order in which they are shown. `visit`
 /// gets the pixels of each frame, and its position from 0. Fails if ffmpeg cannot decode the file.
 /// Panics if ffmpeg does not exist.
-pub fn decode(path: &Path, mut visit: impl FnMut(usize, &Frame)) -> anyhow::Result<Vec<DecodedFrame>> {
+pub fn decode(path: &Path, visit: impl FnMut(usize, &Frame)) -> anyhow::Result<Vec<DecodedFrame>> {
+    let mut command = ffmpeg_command();
+    command.args(["-copyts", "-i"]).arg(path);
+    decode_output(command, visit)
+}
+
+/// Decodes the first `frames` frames of a stream with ffmpeg. `options` are the arguments before
+/// the URL, separated by spaces. Fails if ffmpeg cannot read the stream, or if the stream ends
+/// early. Panics if ffmpeg does not exist.
+pub fn decode_stream(options: &str, url: &str, frames: u32) -> anyhow::Result<Vec<DecodedFrame>> {
+    let mut command = ffmpeg_command();
+    command.args(split_words(options)).args(["-i", url, "-frames:v", &frames.to_string()]);
+    let decoded = decode_output(command, |_, _| ())?;
+    ensure!(decoded.len() == frames as usize, "{url} ended after {} frames", decoded.len());
+    Ok(decoded)
+}
+
+/// Adds the output to a command that contains the input, and reads the frames.
+fn decode_output(
+    mut command: Command,
+    mut visit: impl FnMut(usize, &Frame),
+) -> anyhow::Result<Vec<DecodedFrame>> {
     let times = tempfile::NamedTempFile::new()?;
     let log = tempfile::tempfile()?;
-    let mut command = ffmpeg_command();
-    command
-        .args(["-copyts", "-i"])
-        .arg(path)
-        .args(split_words("-map 0:v:0 -fps_mode passthrough -stats_enc_pre"));
+    command.args(split_words("-map 0:v:0 -fps_mode passthrough -stats_enc_pre"));
     command.arg(times.path()).args(["-stats_enc_pre_fmt", "{ptsi} {tbi} {pts} {tb}"]);
     command.args(split_words("-pix_fmt rgb24 -c:v ppm -f image2pipe pipe:1"));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log.try_clone()?).spawn()?;
@@ -118,6 +135,15 @@ pub fn decode(path: &Path, mut visit: impl FnMut(usize, &Frame)) -> anyhow::Resu
     ensure!(times.len() == frames.len(), "{} frames have {} times", frames.len(), times.len());
     let frames = times.into_iter().zip(frames);
     Ok(frames.map(|(at_us, (size, number))| DecodedFrame { at_us, size, number }).collect())
+}
+
+/// Converts a file with ffmpeg. `options` are the arguments between the input and the output,
+/// separated by spaces. Fails with the output of ffmpeg if ffmpeg fails. Panics if ffmpeg does not
+/// exist.
+pub(crate) fn convert(input: &Path, options: &str, output: &Path) -> anyhow::Result<()> {
+    let mut command = ffmpeg_command();
+    command.arg("-i").arg(input).args(split_words(options)).arg(output);
+    run_command(command)
 }
 
 /// Returns the time in microseconds of a line with the timestamp in the file and its unit, and the
