@@ -155,8 +155,11 @@ fn size(to: &mut Vec<u8>, size: usize) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+    use std::process::Command;
     use std::time::Duration;
+    use testing::film::{self, Container, Encoding, Film};
 
     #[test]
     fn sizes_have_as_few_bytes_as_possible() {
@@ -206,5 +209,73 @@ mod tests {
                 & ((1 << (7 * marker)) - 1);
             assert_eq!(declared, cluster.len() - 4 - marker, "{length}");
         }
+    }
+
+    /// Returns the film as frames with lengths before the NAL units, and the configuration record
+    /// with its parameter sets (ISO/IEC 14496-15 5.3.3.1).
+    fn encode(film: &Film, folder: &std::path::Path) -> (Vec<u8>, Vec<Vec<u8>>) {
+        let (source, raw) = (folder.join("film.mp4"), folder.join("film.h264"));
+        let encoding = Encoding { b_frames: 0, ..Encoding::new(film::Codec::H264, Container::Mp4) };
+        film.encode(&encoding, &source).unwrap();
+        let mut command = Command::new(testing::ffmpeg());
+        command.args(["-v", "error", "-i"]).arg(&source);
+        let arguments = ["-c", "copy", "-bsf:v", "h264_mp4toannexb", "-f", "h264"];
+        assert!(command.args(arguments).arg(&raw).status().unwrap().success());
+        let (mut sets, mut frames) = ([Vec::new(), Vec::new()], Vec::<Vec<u8>>::new());
+        let bytes = std::fs::read(raw).unwrap();
+        let starts: Vec<usize> = memchr::memmem::find_iter(&bytes, &[0, 0, 1]).map(|at| at + 3).collect();
+        for (number, start) in starts.iter().enumerate() {
+            let end = starts.get(number + 1).map_or(bytes.len(), |next| next - 3);
+            // A start code can have a further zero before it; a NAL unit ends with none.
+            let zeros = bytes[*start..end].iter().rev().take_while(|byte| **byte == 0).count();
+            let unit = &bytes[*start..end - zeros];
+            match unit[0] & 0x1f {
+                7 => sets[0] = unit.to_vec(),
+                8 => sets[1] = unit.to_vec(),
+                1 | 5 => {
+                    // A slice with the first macroblock begins a frame.
+                    if unit[1] & 0x80 != 0 {
+                        frames.push(Vec::new());
+                    }
+                    let frame = frames.last_mut().unwrap();
+                    frame.extend_from_slice(&(unit.len() as u32).to_be_bytes());
+                    frame.extend_from_slice(unit);
+                }
+                _ => {}
+            }
+        }
+        let [sequence, picture] = sets;
+        let mut record = vec![1, sequence[1], sequence[2], sequence[3], 0xff, 0xe1];
+        record.extend_from_slice(&(sequence.len() as u16).to_be_bytes());
+        record.extend_from_slice(&sequence);
+        record.push(1);
+        record.extend_from_slice(&(picture.len() as u16).to_be_bytes());
+        record.extend_from_slice(&picture);
+        (record, frames)
+    }
+
+    #[testing::needs(video)]
+    #[test]
+    fn ffmpeg_decodes_frames_at_their_times() {
+        let film = Film::short();
+        let folder = tempfile::tempdir().unwrap();
+        let (record, frames) = encode(&film, folder.path());
+        let start = Instant::now();
+        let mut muxer = Muxer::new(start);
+        let mut file = header(Codec::H264, &record, (film.width, film.height)).to_vec();
+        // The intervals are irregular, one frame arrives together with another, and there are gaps.
+        let times: Vec<u64> =
+            (0..frames.len() as u64).map(|n| 100 + n * 40 + n * n % 17 + n / 20 * 40_000).collect();
+        for (time, frame) in times.iter().zip(&frames) {
+            let is_keyframe = frame[4] & 0x1f == 5;
+            file.extend_from_slice(&muxer.cluster(start + Duration::from_millis(*time), is_keyframe, frame));
+        }
+        let path = folder.path().join("camera.mkv");
+        std::fs::write(&path, file).unwrap();
+        let decoded = film::decode(&path, |_, _| ()).unwrap();
+        let found: Vec<_> = decoded.iter().map(|frame| (frame.at_us, frame.number.unwrap().0)).collect();
+        let expected: Vec<_> =
+            times.iter().zip(0..).map(|(time, number)| (*time as i64 * 1000, number)).collect();
+        assert_eq!(found, expected);
     }
 }

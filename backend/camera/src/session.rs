@@ -3,9 +3,13 @@ use crate::CameraError;
 use bytes::Bytes;
 use std::convert::Infallible;
 use std::future::Future;
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
+
+/// Time limit for the first unit. The readers have shorter limits for each step.
+const START_TIMEOUT: Duration = Duration::from_secs(35);
 
 /// The video codec of a Matroska stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +112,8 @@ impl Session {
             let _ = sender.send(Err(error)).await;
         });
         let reader = Reader(task.abort_handle());
-        match events.recv().await {
+        let first = timeout(START_TIMEOUT, events.recv()).await;
+        match first.map_err(|_| CameraError::Timeout("no frame within the time limit"))? {
             Some(Ok(Event::Started(start))) => Ok(Self { start, events, is_ended: false, _reader: reader }),
             Some(Err(error)) => Err(error),
             Some(Ok(Event::Unit(_))) | None => Err(reader_stopped()),

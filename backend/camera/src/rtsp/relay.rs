@@ -102,11 +102,7 @@ async fn forward_answers(
 ) -> CameraError {
     let mut framing = Framing::default();
     let (mut input, mut output) = (vec![0; READ_BYTES], Vec::new());
-    loop {
-        let count = match camera.read(&mut input).await {
-            Ok(count @ 1..) => count,
-            Ok(0) | Err(_) => break,
-        };
+    while let Ok(count @ 1..) = camera.read(&mut input).await {
         framing.push(&input[..count]);
         output.clear();
         let result = framing.take(&mut output);
