@@ -1,5 +1,6 @@
 //! Lists and searches files in folders that a service changes concurrently, also inside gzip data.
 use flate2::read::GzDecoder;
+use std::collections::HashSet;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
@@ -31,6 +32,11 @@ pub fn files_below(folder: &Path) -> Vec<PathBuf> {
 /// Returns whether `content` contains `needle`. This crate is optimised, unlike the tests.
 pub fn contains_bytes(content: &[u8], needle: &[u8]) -> bool {
     content.windows(needle.len()).any(|window| window == needle)
+}
+
+/// Returns whether `content` contains one of several byte strings of equal length.
+pub fn contains_any<const N: usize>(content: &[u8], needles: &HashSet<[u8; N]>) -> bool {
+    content.array_windows::<N>().any(|window| needles.contains(window))
 }
 
 /// The first bytes of a gzip member: magic number and compression method.

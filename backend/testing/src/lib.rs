@@ -25,7 +25,7 @@ pub use assets::{
     root, shared_models,
 };
 pub use database::{StatementBlock, TableLock, TestDatabase};
-pub use files::{contains_bytes, files_below, with_decompressed_gzip};
+pub use files::{contains_any, contains_bytes, files_below, with_decompressed_gzip};
 pub use film::{FakeGpu, ffmpeg_with_gpu};
 pub use fixture_models::{
     FixtureModel, FixturePack, draw_face, fixture_pack, fixture_quality, fixture_score,

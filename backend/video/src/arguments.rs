@@ -73,14 +73,7 @@ pub(crate) fn frames(
     gpu: Option<&GpuInput>,
 ) -> Vec<String> {
     let mut arguments = input(if gpu.is_some() { 1 } else { threads }, max_pixels, source.timeline);
-    if let Some(gpu) = gpu {
-        // `hwdownload` accepts no frames of the CPU, so ffmpeg cannot fall back silently.
-        arguments.extend(strings(["-hwaccel", "cuda", "-hwaccel_device", &gpu.id.to_string()]));
-        arguments.extend(strings(["-hwaccel_output_format", "cuda"]));
-        if gpu.stop_at_errors {
-            arguments.extend(strings(["-xerror"]));
-        }
-    }
+    arguments.extend(gpu.into_iter().flat_map(gpu_input));
     if segment.decoded == FrameSet::Keyframes {
         arguments.extend(strings(["-skip_frame", "nokey"]));
     }
@@ -101,16 +94,34 @@ pub(crate) fn frames(
 
 /// Returns the arguments to decode frames while they arrive through the pipe [`VIDEO_FD`], and to
 /// write one in `interval_us` as [`frames`] does. `container` is a format of ffmpeg.
-pub(crate) fn live(container: &str, timeline: Timeline, max_pixels: u64, interval_us: i64) -> Vec<String> {
+pub(crate) fn live(
+    (container, timeline): (&str, Timeline),
+    max_pixels: u64,
+    interval_us: i64,
+    gpu: Option<&GpuInput>,
+) -> Vec<String> {
     let mut arguments = restricted_input(1, max_pixels, timeline, container, LIVE_CODECS);
+    arguments.extend(gpu.into_iter().flat_map(gpu_input));
     arguments.extend(strings(["-f", container]));
     arguments.extend(input_stream(0));
     // Frames arrive a little early or late.
     let interval = format_seconds(interval_us.saturating_mul(9) / 10);
     let selected = format!("isnan(prev_selected_t)+gte(t-prev_selected_t,{interval})+lt(t,prev_selected_t)");
-    arguments.extend(strings(["-vf", &format!("select='{selected}',{SQUARE_PIXELS}format=rgb24")]));
+    let download = gpu.map(GpuInput::download).unwrap_or_default();
+    arguments.extend(strings(["-vf", &format!("select='{selected}',{download}{SQUARE_PIXELS}format=rgb24")]));
     arguments.extend(strings(["-fps_mode", "passthrough"]));
     arguments.extend(frame_output());
+    arguments
+}
+
+/// Returns the arguments to decode the next input on a GPU. `hwdownload` accepts no frames of the
+/// CPU, so ffmpeg cannot fall back silently.
+fn gpu_input(gpu: &GpuInput) -> Vec<String> {
+    let mut arguments = strings(["-hwaccel", "cuda", "-hwaccel_device", &gpu.id.to_string()]);
+    arguments.extend(strings(["-hwaccel_output_format", "cuda"]));
+    if gpu.stop_at_errors {
+        arguments.push("-xerror".into());
+    }
     arguments
 }
 

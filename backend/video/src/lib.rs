@@ -32,6 +32,6 @@ pub use frames::FrameReader;
 pub use gpu::Gpus;
 pub use image::{ImageDecoder, ImageError};
 pub use index::Index;
-pub use live::{LiveContainer, LiveFrames, LiveInput};
+pub use live::{LiveContainer, LiveFrames, LiveGpu, LiveInput, LiveStream};
 pub use program::{Config, Decoder, GpuError, Limits, SandboxInfo, find_ffmpeg, is_video};
 pub use sampling::{FrameSet, Sampling, Segment, TimedFrame};

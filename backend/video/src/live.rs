@@ -5,6 +5,7 @@ use crate::child::Process;
 use crate::cpu::CpuBudget;
 use crate::error::VideoError;
 use crate::frames::{memory_bytes, read_frame};
+use crate::gpu::{GpuFacts, GpuInput, GpuPlace, error_reason};
 use crate::index::Timeline;
 use crate::{Decoder, TimedFrame};
 use std::fs::File;
@@ -24,6 +25,32 @@ pub enum LiveContainer {
     Mp4,
 }
 
+/// What is decoded.
+#[derive(Clone, Debug)]
+pub struct LiveStream {
+    pub container: LiveContainer,
+    /// Time between two returned frames in microseconds.
+    pub interval_us: i64,
+    /// The decoder can be used for about this time: its processor time is limited.
+    pub time: Duration,
+    /// Use the same one for all decoders of a camera.
+    pub gpu: LiveGpu,
+}
+
+/// Remembers whether a GPU has failed to decode a camera. Clones share it.
+#[derive(Clone, Debug)]
+pub struct LiveGpu(GpuFacts);
+
+impl Default for LiveGpu {
+    /// Assumes 8 bits and 4:2:0, which almost all cameras send. A GPU fails with another format.
+    fn default() -> Self {
+        Self(GpuFacts { pixel_format: "yuv420p".into(), ..GpuFacts::default() })
+    }
+}
+
+/// The codec by which the decision for a GPU is made. The same GPUs decode HEVC.
+const CODEC: &str = "h264";
+
 /// Accepts compressed frames. Dropping it ends the stream.
 #[derive(Debug)]
 pub struct LiveInput(PipeWriter);
@@ -42,6 +69,8 @@ impl Write for LiveInput {
 /// Returns pictures in the order in which they are shown. Dropping it ends the decoder.
 pub struct LiveFrames {
     process: Option<Process>,
+    /// The GPU that decodes.
+    gpu: Option<(GpuPlace, LiveGpu)>,
     max_pixels: u64,
     frames_read: u64,
     /// A buffer for the pixels of the next frame.
@@ -55,29 +84,39 @@ impl Decoder {
         memory_bytes(u64::from(width) * u64::from(height), 1, 0)
     }
 
-    /// Starts to decode H.264 or HEVC on one thread of the CPU. One frame in `interval_us`
-    /// microseconds is returned. The decoder can be used for about `time`: its processor time is
-    /// limited. The calling thread must live as long as the frames.
+    /// Starts to decode H.264 or HEVC, on a GPU if the decoder has one, or else on one thread of the
+    /// CPU. The calling thread must live as long as the frames.
     ///
     /// # Errors
-    /// Fails with [`VideoError::Io`] if the process cannot be started.
-    pub fn live(
-        &self,
-        container: LiveContainer,
-        interval_us: i64,
-        time: Duration,
-    ) -> Result<(LiveInput, LiveFrames), VideoError> {
+    /// Fails with [`VideoError::Io`] if the process cannot be started, and with
+    /// [`VideoError::GpuOnly`] if a GPU has failed and the CPU must not decode.
+    pub fn live(&self, stream: &LiveStream) -> Result<(LiveInput, LiveFrames), VideoError> {
+        let LiveStream { container, interval_us, time, gpu } = stream;
         let (format, timeline) = match container {
             LiveContainer::Matroska => ("matroska", Timeline::Stored),
             LiveContainer::MpegTs => ("mpegts", Timeline::Continued),
             LiveContainer::Mp4 => ("mov", Timeline::Continued),
         };
         let max_pixels = self.config().limits.max_pixels;
-        let arguments = arguments::live(format, timeline, max_pixels, interval_us);
+        let place = self.gpus.as_ref().map(|pool| pool.reserve(CODEC, &gpu.0)).transpose()?.flatten();
+        // A damaged frame must not end the stream.
+        let input = place.as_ref().map(|(place, layout)| GpuInput {
+            id: place.id(),
+            layout: *layout,
+            stop_at_errors: false,
+        });
+        let arguments = arguments::live((format, timeline), max_pixels, *interval_us, input.as_ref());
+        let variables = place.as_ref().map(|(place, _)| place.pool.gpus.variables.as_slice());
         let (reader, writer) = io::pipe()?;
         let reader = File::from(OwnedFd::from(reader));
-        let process = self.start_reading(&arguments, Some(reader), &CpuBudget::for_live(time), None)?;
-        let frames = LiveFrames { process: Some(process), max_pixels, frames_read: 0, buffer: Vec::new() };
+        let process = self.start_reading(&arguments, Some(reader), &CpuBudget::for_live(*time), variables)?;
+        let frames = LiveFrames {
+            process: Some(process),
+            gpu: place.map(|(place, _)| (place, gpu.clone())),
+            max_pixels,
+            frames_read: 0,
+            buffer: Vec::new(),
+        };
         Ok((LiveInput(writer), frames))
     }
 }
@@ -87,7 +126,8 @@ impl LiveFrames {
     ///
     /// # Errors
     /// Fails with [`VideoError`]; no further frame follows. It fails with
-    /// [`VideoError::Undecodable`] if the decoder ended with an error.
+    /// [`VideoError::Undecodable`] if the decoder ended with an error. After an error of a GPU, the
+    /// next decoder of the camera uses the CPU, unless it must not.
     pub fn next_frame(&mut self) -> Result<Option<TimedFrame>, VideoError> {
         let Some(process) = &mut self.process else { return Ok(None) };
         let read = read_frame(process, 0, self.frames_read, self.max_pixels, &mut self.buffer);
@@ -96,11 +136,28 @@ impl LiveFrames {
                 self.frames_read += 1;
                 Ok(Some(frame))
             }
-            Ok(None) => self.finish().map(|()| None),
+            Ok(None) => match self.finish() {
+                Ok(()) => Ok(None),
+                Err(error) => Err(self.record(error)),
+            },
             Err(error) => {
                 self.process = None;
-                Err(error)
+                Err(self.record(error))
             }
+        }
+    }
+
+    /// Records a failure of the GPU.
+    fn record(&mut self, error: VideoError) -> VideoError {
+        let Some((place, gpu)) = self.gpu.take() else { return error };
+        if matches!(error, VideoError::Cancelled | VideoError::CpuLimit(_) | VideoError::TooManyPixels { .. })
+        {
+            return error;
+        }
+        let reason = error_reason(error);
+        match place.pool.fall_back(&gpu.0, &reason) {
+            Ok(()) => VideoError::Undecodable(reason),
+            Err(_) => VideoError::GpuFailed(reason),
         }
     }
 

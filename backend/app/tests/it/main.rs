@@ -6,6 +6,7 @@
 mod common;
 
 mod bench;
+mod cameras;
 mod cli;
 mod config;
 mod deployment;

@@ -267,6 +267,11 @@ impl<'a> StreamAnalysis<'a> {
         tx.commit().await
     }
 
+    /// Removes the watched faces from memory until the next frame.
+    pub(super) fn forget_watched_people(&mut self) {
+        self.watched.forget();
+    }
+
     /// Returns whether no person is visible.
     pub(super) fn is_idle(&self) -> bool {
         self.tracker.is_empty() && self.waiting.is_empty()

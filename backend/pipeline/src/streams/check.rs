@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use video::{Decoder, LiveContainer, VideoError};
+use video::{Decoder, LiveContainer, LiveGpu, LiveStream, VideoError};
 use vision::Frame;
 
 /// Maximum number of units that wait for the decoder.
@@ -193,7 +193,8 @@ fn decode(
     units: Receiver<Bytes>,
 ) -> Result<Decoded, VideoError> {
     let interval_us = i64::try_from(interval.as_micros()).unwrap_or(i64::MAX);
-    let (mut pipe, mut frames) = decoder.live(container, interval_us, time)?;
+    let stream = LiveStream { container, interval_us, time, gpu: LiveGpu::default() };
+    let (mut pipe, mut frames) = decoder.live(&stream)?;
     let writer = std::thread::spawn(move || {
         let mut write = |bytes: Bytes| pipe.write_all(&bytes).is_ok();
         let _ = write(header) && units.into_iter().all(write);

@@ -22,7 +22,7 @@ use store::{StoreError, retried};
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
-use video::Decoder;
+use video::{Decoder, LiveGpu};
 use vision::{Frame, crop, encode};
 
 /// Time after which another worker may take a camera over, so that the load moves to new workers.
@@ -116,6 +116,7 @@ impl Handler for WatchStream {
             stream: &stream,
             status: Mutex::default(),
             counts: Arc::default(),
+            gpu: LiveGpu::default(),
             started: Instant::now(),
         };
         turn.run(&cancel).await
@@ -144,6 +145,8 @@ struct Turn<'a> {
     stream: &'a Stream,
     status: Mutex<Status>,
     counts: Arc<Counts>,
+    /// Whether a GPU has failed to decode the camera in this turn.
+    gpu: LiveGpu,
     started: Instant,
 }
 
@@ -237,6 +240,8 @@ impl Turn<'_> {
                 "a camera failed; connecting again"
             );
             self.set_state(StreamState::Failing, Some(detail));
+            // They may be erased before the next frame.
+            analysis.forget_watched_people();
             tokio::time::sleep(wait.mul_f64(jitter())).await;
             wait = (wait * 2).min(MAX_WAIT);
         }
@@ -254,8 +259,12 @@ impl Turn<'_> {
         let bytes = self.tools.decoder.live_memory_bytes(session.size().unwrap_or(DEFAULT_SIZE));
         let _memory = memory.acquire(bytes, inference::Priority::Interactive, None).await?;
         let interval = self.config.interval();
-        let mut receiver =
-            Receiver::start(session, &self.tools.decoder, interval, MAX_TURN, self.counts.clone());
+        let mut receiver = Receiver::start(
+            session,
+            (&self.tools.decoder, &self.gpu),
+            (interval, MAX_TURN),
+            self.counts.clone(),
+        );
         let mut logged: Option<Instant> = None;
         loop {
             let frame = receiver.next().await?;

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use video::{CancelOnDrop, Decoder, LiveContainer, LiveInput, VideoError};
+use video::{CancelOnDrop, Decoder, LiveContainer, LiveGpu, LiveInput, LiveStream, VideoError};
 use vision::Frame;
 
 /// A frame that was received, and is not analysed yet.
@@ -101,15 +101,15 @@ impl Receiver {
     /// Starts to receive. One frame per `interval` is decoded, for at most about `time`.
     pub(super) fn start(
         session: Session,
-        decoder: &Decoder,
-        interval: Duration,
-        time: Duration,
+        (decoder, gpu): (&Decoder, &LiveGpu),
+        (interval, time): (Duration, Duration),
         counts: Arc<Counts>,
     ) -> Self {
         let newest = Arc::new(Newest::default());
         let mut task = ReceiveTask {
             session,
             decoder: decoder.clone(),
+            gpu: gpu.clone(),
             interval,
             time,
             counts,
@@ -152,6 +152,7 @@ impl Receiver {
 struct ReceiveTask {
     session: Session,
     decoder: Decoder,
+    gpu: LiveGpu,
     interval: Duration,
     time: Duration,
     counts: Arc<Counts>,
@@ -180,13 +181,10 @@ impl ReceiveTask {
             Format::MpegTs => LiveContainer::MpegTs,
             Format::Mp4 => LiveContainer::Mp4,
         };
-        let input = DecoderInput {
-            decoder: self.decoder.clone(),
-            container,
-            interval: self.interval,
-            time: self.time,
-            started: self.session.started().into(),
-        };
+        let interval_us = i64::try_from(self.interval.as_micros()).unwrap_or(i64::MAX);
+        let stream = LiveStream { container, interval_us, time: self.time, gpu: self.gpu.clone() };
+        let started = self.session.started().into();
+        let input = DecoderInput { decoder: self.decoder.clone(), stream, started };
         let decoding = Decoding::start(input, header, self.newest.clone(), self.counts.clone());
         self.decoding = Some(decoding.map_err(VideoError::Io)?);
         Ok(())
@@ -228,9 +226,7 @@ impl ReceiveTask {
 
 struct DecoderInput {
     decoder: Decoder,
-    container: LiveContainer,
-    interval: Duration,
-    time: Duration,
+    stream: LiveStream,
     /// The time from which the timestamps of frames count.
     started: Instant,
 }
@@ -286,14 +282,13 @@ impl PictureReader {
     }
 
     fn read(&self, header: &Bytes) -> Result<(), VideoError> {
-        let DecoderInput { decoder, container, interval, time, started } = &self.input;
-        let interval_us = i64::try_from(interval.as_micros()).unwrap_or(i64::MAX);
-        let (pipe, mut frames) = decoder.live(*container, interval_us, *time)?;
+        let DecoderInput { decoder, stream, started } = &self.input;
+        let (pipe, mut frames) = decoder.live(stream)?;
         let (backlog, counts, header) = (self.backlog.clone(), self.counts.clone(), header.clone());
         let writer = move || write_units(pipe, &header, &backlog, &counts);
         std::thread::Builder::new().name("camera input".into()).spawn(writer)?;
         while let Some(frame) = frames.next_frame()? {
-            let received = match container {
+            let received = match stream.container {
                 // These timestamps are times of arrival.
                 LiveContainer::Matroska => {
                     *started + Duration::from_micros(u64::try_from(frame.at_us).unwrap_or(0))

@@ -33,8 +33,8 @@ async fn camera_is_listed_started_and_stopped_with_audit() {
         .map(|record| record.text("action").to_owned())
         .collect();
     assert_eq!(actions, ["stream.start", "stream.stop"]);
-    let jobs = app.state.services.queue.depth().await.unwrap();
-    assert!(format!("{jobs:?}").contains("watch_stream"), "{jobs:?}");
+    let jobs = app.get_ok("/jobs?state=any&kind=watch_stream").await;
+    assert_eq!(jobs.list("jobs").len(), 1, "{jobs}");
 }
 
 #[testing::test]

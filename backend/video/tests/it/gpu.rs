@@ -4,13 +4,14 @@
 use super::frames::{
     EVERY_FRAME, TestVideo, decode_all, decode_segments, encode, expected_frames, short_film,
 };
+use super::live::{decode_with, encoded, stream};
 use super::{config, decoder};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use testing::film::{Codec, Container, Encoding};
 use testing::{FakeGpu, ffmpeg_with_gpu};
 use video::sampling::{MAX_GAP_US, plan};
-use video::{Config, Decoder, GpuError, Gpus, Launcher, VideoError};
+use video::{Config, Decoder, GpuError, Gpus, Launcher, LiveContainer, VideoError};
 
 /// Returns a decoder whose program behaves as with this GPU. It has no sandbox, because the program
 /// is a shell script.
@@ -126,4 +127,25 @@ fn video_unsupported_by_gpu_is_decoded_by_cpu() {
     let segment = plan(&index, EVERY_FRAME, MAX_GAP_US).remove(0);
     let error = strict.frames(&clip.file, &index, &segment).err().unwrap();
     assert!(matches!(&error, VideoError::GpuOnly(text) if text.contains("rotated")), "{error}");
+}
+
+#[testing::needs(video)]
+#[test]
+fn camera_is_decoded_on_gpu_until_it_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, truth) = encoded(Codec::H264, Container::Mkv);
+    let expected: Vec<(i64, u32)> = truth.frames.iter().map(|frame| (frame.at_us, frame.index)).collect();
+    let (decoder, reasons) = with_gpus(&decoder_on(folder.path(), FakeGpu::Works), false);
+    let camera = stream(LiveContainer::Matroska, 1);
+    assert_eq!(decode_with(&decoder, file.clone(), &camera).unwrap(), expected);
+    assert_eq!(gpu_log(folder.path()), ["1 0,1"]);
+    assert!(reasons.lock().unwrap().is_empty());
+
+    let (decoder, reasons) = with_gpus(&decoder_on(folder.path(), FakeGpu::Missing), false);
+    assert!(matches!(decode_with(&decoder, file.clone(), &camera), Err(VideoError::Undecodable(_))));
+    assert_eq!(decode_with(&decoder, file.clone(), &camera).unwrap(), expected, "the CPU decodes now");
+    assert_eq!(reasons.lock().unwrap().len(), 1);
+    let (strict, _) = with_gpus(&decoder_on(folder.path(), FakeGpu::Missing), true);
+    let camera = stream(LiveContainer::Matroska, 1);
+    assert!(matches!(decode_with(&strict, file, &camera), Err(VideoError::GpuFailed(_))));
 }

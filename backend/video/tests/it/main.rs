@@ -4,6 +4,7 @@
 mod frames;
 mod gpu;
 mod images;
+mod live;
 mod sandbox;
 
 use std::io::Write;
