@@ -1,4 +1,5 @@
--- Cameras. Their addresses and credentials are only in the file STREAMS_FILE, never in the database.
+-- Cameras. Their addresses and credentials are only in the file STREAMS_FILE, never in the
+-- database.
 create table streams (
     id uuid primary key,
     collection_id uuid not null references collections on delete cascade,

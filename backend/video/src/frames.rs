@@ -231,8 +231,8 @@ impl FrameReader {
     }
 }
 
-/// Reads the next frame of a process that writes PPM images, and its time from `origin_us`. `number`
-/// is the number of frames that were read before. Returns `None` at the end.
+/// Reads the next frame of a process that writes PPM images, and its time from `origin_us`.
+/// `number` is the number of frames that were read before. Returns `None` at the end.
 pub(crate) fn read_frame(
     process: &mut Process,
     origin_us: i64,

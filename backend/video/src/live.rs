@@ -84,8 +84,8 @@ impl Decoder {
         memory_bytes(u64::from(width) * u64::from(height), 1, 0)
     }
 
-    /// Starts to decode H.264 or HEVC, on a GPU if the decoder has one, or else on one thread of the
-    /// CPU. The calling thread must live as long as the frames.
+    /// Starts to decode H.264 or HEVC, on a GPU if the decoder has one, or else on one thread of
+    /// the CPU. The calling thread must live as long as the frames.
     ///
     /// # Errors
     /// Fails with [`VideoError::Io`] if the process cannot be started, and with

@@ -1,5 +1,5 @@
-//! Tests cameras with several processes and kills, and that nothing about people who are not watched
-//! is written anywhere. The cameras are servers of the crate `testing`.
+//! Tests cameras with several processes and kills, and that nothing about people who are not
+//! watched is written anywhere. The cameras are servers of the crate `testing`.
 #![cfg(target_os = "linux")]
 
 use crate::common::service::{Output, Service, TestFolder, assert_contains, descendants, psql};

@@ -112,8 +112,8 @@ impl Streams<'_> {
         Ok(exists.bind(face).fetch_one(conn).await?)
     }
 
-    /// Returns the first time from `at_us` on at which a locked recording has no frame. Two faces of
-    /// one frame have images of their own, because each image shows one face only.
+    /// Returns the first time from `at_us` on at which a locked recording has no frame. Two faces
+    /// of one frame have images of their own, because each image shows one face only.
     pub async fn free_frame_time(
         self,
         conn: &mut PgConnection,

@@ -28,7 +28,7 @@ export function show(page, { signal }) {
     const rows = streams.map((stream) => mark(row(cells(stream, signal, update)), stream));
     element.querySelector("tbody").append(...rows);
     const body = element.querySelector("tbody");
-    /** Replaces the row of a camera, unless nothing changed. The focus stays on the same control. */
+    /** Replaces the row of a camera, if it changed. The focus stays on the same control. */
     function update(stream) {
       const old = body.querySelector(`[data-id="${stream.id}"]`);
       if (!old || old.dataset.text === JSON.stringify(stream)) return;
