@@ -81,7 +81,9 @@ macro_rules! select_streams {
     ($tail:literal) => {
         concat!(
             "select s.id, s.collection_id, c.name as collection, s.name, s.kind, s.purpose, s.store, s.retention_hours, s.fps, ",
-            "s.wanted, s.state, s.detail, s.holder, s.width, s.height, s.received, s.analysed, s.dropped, s.connections, ",
+            // A worker that watches a camera reports every two seconds.
+            "s.wanted, case when s.state in ('connecting', 'running', 'failing') and s.updated_at < now() - interval '15 s' ",
+            "then 'waiting' else s.state end as state, s.detail, s.holder, s.width, s.height, s.received, s.analysed, s.dropped, s.connections, ",
             "s.lag_ms, s.last_frame_at, s.updated_at, ",
             "(select max(a.created_at) from videos v join video_frames f on f.video_id = v.id ",
             "join faces x on x.image_id = f.image_id join alerts a on a.face_id = x.id ",
@@ -204,14 +206,14 @@ impl Streams<'_> {
         Ok(before != wanted)
     }
 
-    /// Returns whether a worker should still watch a stream. A stream that does not exist is not
-    /// watched.
+    /// Returns whether a worker should still watch a stream. A stream that does not exist, or whose
+    /// collection is being deleted, is not watched.
     pub async fn is_wanted(self, id: Uuid) -> Result<bool, StoreError> {
-        let wanted: Option<bool> = sqlx::query_scalar("select wanted from streams where id = $1")
-            .bind(id)
-            .fetch_optional(&self.0.pool)
-            .await?;
-        Ok(wanted.unwrap_or(false))
+        let wanted = sqlx::query_scalar(
+            "select exists (select 1 from streams s join collections c on c.id = s.collection_id
+                            where s.id = $1 and s.wanted and c.deleting_at is null)",
+        );
+        Ok(wanted.bind(id).fetch_one(&self.0.pool).await?)
     }
 
     /// Returns the streams that a worker should watch.
