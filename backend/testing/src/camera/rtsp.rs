@@ -334,8 +334,9 @@ impl Session {
         let offers = request.header("transport").unwrap_or_default().split(',');
         let channel =
             offers.filter(|offer| offer.trim_start().starts_with("RTP/AVP/TCP")).find_map(|offer| {
-                let fields = offer.split(';').filter_map(|field| field.trim().strip_prefix("interleaved="));
-                let first = fields.last()?.split('-').next()?;
+                let mut fields =
+                    offer.split(';').filter_map(|field| field.trim().strip_prefix("interleaved="));
+                let first = fields.next()?.split('-').next()?;
                 first.parse::<u8>().ok().filter(|channel| *channel < u8::MAX)
             });
         let Some(channel) = channel else {

@@ -12,6 +12,10 @@ use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+/// Size of the buffer for bytes that a client has not received yet. The default would hide for a
+/// minute that a client does not read.
+const SEND_BUFFER: u32 = 65_536;
+
 /// The threads of all cameras. They are separate from those of a test, which may block.
 pub(super) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -105,6 +109,8 @@ fn bind(port: u16) -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     // Connections of the previous listener may still be in the state TIME_WAIT.
     socket.set_reuseaddr(true)?;
+    // Accepted connections inherit the size.
+    socket.set_send_buffer_size(SEND_BUFFER)?;
     socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
     Ok(socket)
 }
