@@ -290,10 +290,9 @@ async fn failing_camera_is_reported_and_connected_again() {
     let before = analysed().await;
     watching.wait_for(|stream| stream.analysed > before + 5).await;
     camera.lie_about_times(false);
-    camera.send_garbage(Some(Garbage::Slices));
     let sent = camera.counts().frames_sent;
+    camera.send_garbage(Garbage::Slices, 50);
     camera.wait_for(|counts| counts.frames_sent > sent + 50).await;
-    camera.send_garbage(None);
     let before = analysed().await;
     watching.wait_for(|stream| stream.analysed > before + 5).await;
     camera.flood(true);
