@@ -27,4 +27,5 @@ mod sources;
 mod statements;
 mod storage;
 mod video;
+mod watch;
 mod webgpu;
