@@ -22,7 +22,7 @@ pub use crawls::Crawls;
 pub use domain::{
     CannotRefine, ChangeError, CrawlError, CrawlOptions, DEFAULT_COLLECTION, Dedupe, Interval,
     MatchThreshold, Rotate, Secret, Sitemaps, ThresholdSource, VideoLimits, VideoRequest,
-    default_merge_threshold, forget_jobs, jobs, profile_of,
+    default_merge_threshold, forget_jobs, jobs, profile_name, profile_of,
 };
 pub use erasures::sketch::{Sketcher, max_differing_bits};
 pub use erasures::suppression::Suppressor;

@@ -70,13 +70,27 @@ impl WebhookSender {
         self.places.acquire(&crawler::urls::host_key(url), collection, sender, is_first_attempt)
     }
 
-    /// Sends a message once. Follows no redirect, and sends nothing to a forbidden address.
+    /// Sends a message once, like [`Self::post`].
     ///
     /// # Errors
     /// Fails if the secrets of the collection cannot be read.
     pub(crate) async fn send(&self, message: Message<'_>) -> Result<Attempt, StoreError> {
+        Ok(match self.post(message).await? {
+            Ok(status) if is_success(status) => Attempt::Accepted,
+            Ok(GONE) => Attempt::Gone,
+            Ok(status) => Attempt::Failed(format!("the webhook responded with status {status}")),
+            Err(reason) => Attempt::Failed(reason),
+        })
+    }
+
+    /// Sends a message once. Follows no redirect, and sends nothing to a forbidden address. Returns
+    /// the status of the response, or why there was none. The reason does not contain the URL.
+    ///
+    /// # Errors
+    /// Fails if the secrets of the collection cannot be read.
+    pub(crate) async fn post(&self, message: Message<'_>) -> Result<Result<u16, String>, StoreError> {
         let Some(secret) = &self.secret else {
-            return Ok(Attempt::Failed("WEBHOOK_SECRET is not set on this worker".into()));
+            return Ok(Err("WEBHOOK_SECRET is not set on this worker".into()));
         };
         let signers = self.store.collections().webhook_signers(message.collection).await?;
         let timestamp = OffsetDateTime::now_utc().unix_timestamp().to_string();
@@ -88,15 +102,15 @@ impl WebhookSender {
             ("x-facecrawl-signature", signature),
             ("x-facecrawl-timestamp", timestamp),
         ];
-        Ok(match self.fetcher.post(message.url, &headers, message.body.into()).await {
-            Ok(status) if (200..300).contains(&status) => Attempt::Accepted,
-            Ok(GONE) => Attempt::Gone,
-            Ok(status) => Attempt::Failed(format!("the webhook responded with status {status}")),
-            Err(error) => {
-                Attempt::Failed(format!("the webhook could not be reached ({}): {error}", error.reason()))
-            }
-        })
+        let response = self.fetcher.post(message.url, &headers, message.body.into()).await;
+        Ok(response
+            .map_err(|error| format!("the webhook could not be reached ({}): {error}", error.reason())))
     }
+}
+
+/// Returns whether a receiver with this status has accepted the message.
+pub(crate) fn is_success(status: u16) -> bool {
+    (200..300).contains(&status)
 }
 
 /// Returns the wait after the n-th failed attempt of a message, from 1. The first wait triples with

@@ -27,6 +27,7 @@ Setup and maintenance:
   config       Check the configuration
   keys         Create, list and revoke API keys
   jobs         List, retry and cancel the jobs of the queue
+  watch        List and create watchlists, and test their webhooks
   sweep        Delete blobs that no row references, and report missing blobs
   backup       Copy the database, the blobs and the deletion log into a folder
   restore      Restore a backup, and repeat the deletions that were made after it
@@ -51,6 +52,7 @@ Examples:
   facecrawl models fetch buffalo_l --accept-license
   facecrawl keys create --collection default --scope analyze,read,search --expires 90d
   facecrawl jobs retry --all --kind scan_image
+  facecrawl watch add Guests --subject \"Ada Example\" --purpose \"Greet the guests\"
 
 Exit status: 0 success, 1 failure, 2 invalid arguments or configuration, 3 some inputs failed.
 Configuration: defaults < facecrawl.toml < .env < environment < flags; `facecrawl config check` prints the values in use.";
@@ -100,6 +102,8 @@ pub enum Command {
     Keys(super::keys::KeysArgs),
     /// List, retry and cancel the jobs of the queue
     Jobs(super::jobs::JobsArgs),
+    /// List and create watchlists, and test their webhooks
+    Watch(super::watch::WatchArgs),
     /// Delete blobs that no row references, and report missing blobs
     Sweep(crate::cli::maintenance::SweepArgs),
     /// Copy the database, the blobs and the deletion log into a folder

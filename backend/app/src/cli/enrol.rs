@@ -55,8 +55,9 @@ pub struct EnrolArgs {
     json: bool,
 }
 
+/// A quality profile as a command-line value.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum ProfileArg {
+pub(super) enum ProfileArg {
     Off,
     Standard,
     Strict,

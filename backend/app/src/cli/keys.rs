@@ -1,5 +1,5 @@
 //! Implements `keys create|list|revoke`, with which operators manage API keys.
-use super::options::parse_duration;
+use super::options::{find_collection, parse_duration};
 use super::{Exit, UsageError};
 use crate::config::Settings;
 use crate::output::{self, format_time};
@@ -8,7 +8,6 @@ use clap::builder::PossibleValue;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use std::sync::LazyLock;
-use store::collections::Collection;
 use store::db::schema::OlderProgramPolicy;
 use store::keys::audit::{Action, AuditEntry};
 use store::keys::{ApiKey, NewKey, Scope};
@@ -146,22 +145,6 @@ async fn create(store: &Store, args: CreateArgs) -> anyhow::Result<Exit> {
         join_scopes(&created.scopes)
     );
     Ok(Exit::Success)
-}
-
-/// Returns the collection. If it does not exist, the error lists the existing ones.
-async fn find_collection(store: &Store, name: &str) -> anyhow::Result<Collection> {
-    match store.collections().get(name).await {
-        Err(StoreError::NotFound { .. }) => {
-            let names: Vec<String> =
-                store.collections().list().await?.into_iter().map(|collection| collection.name).collect();
-            let message = format!(
-                "there is no collection {name:?}; allowed: {} (POST /collections creates another)",
-                names.join(", ")
-            );
-            Err(UsageError(message).into())
-        }
-        found => Ok(found?),
-    }
 }
 
 async fn list(store: &Store, json: bool) -> anyhow::Result<Exit> {

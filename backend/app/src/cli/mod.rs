@@ -16,6 +16,7 @@ mod options;
 mod scan;
 mod stream;
 mod up;
+mod watch;
 
 pub use args::{Cli, Command};
 
@@ -163,6 +164,7 @@ async fn dispatch(cli: Cli, loaded: LoadedConfig, sockets: ListenFd) -> anyhow::
         Command::Migrate(args) => maintenance::migrate(settings, args).await,
         Command::Jobs(args) => jobs::run(settings, args).await,
         Command::Keys(args) => keys::run(settings, args).await,
+        Command::Watch(args) => watch::run(settings, args).await,
         Command::Index(args) => index::run(settings, args).await,
         Command::Reembed(args) => maintenance::reembed(settings, args).await,
         Command::Openapi => output::print_json(&server::openapi()).map(|()| Exit::Success),

@@ -7,6 +7,8 @@ use clap::Args;
 use pipeline::{FrameFaces, Rotate, VideoProgress, VideoRequest};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use store::collections::Collection;
+use store::{Store, StoreError};
 use video::{Index, Sampling};
 
 /// Parses a duration like `12h`, `90d` or `52w`.
@@ -21,6 +23,22 @@ pub(super) fn parse_duration(text: &str) -> Result<time::Duration, String> {
     let number = text[..text.len() - 1].parse::<i32>().ok().filter(|number| *number > 0);
     let duration = number.and_then(|number| unit.checked_mul(number));
     duration.filter(|duration| *duration <= time::Duration::DAY * 36_525).ok_or_else(|| ALLOWED.into())
+}
+
+/// Returns the collection. If it does not exist, the error lists the existing ones.
+pub(super) async fn find_collection(store: &Store, name: &str) -> anyhow::Result<Collection> {
+    match store.collections().get(name).await {
+        Err(StoreError::NotFound { .. }) => {
+            let names: Vec<String> =
+                store.collections().list().await?.into_iter().map(|collection| collection.name).collect();
+            let message = format!(
+                "there is no collection {name:?}; allowed: {} (POST /collections creates another)",
+                names.join(", ")
+            );
+            Err(UsageError(message).into())
+        }
+        found => Ok(found?),
+    }
 }
 
 /// The options for videos.

@@ -1,8 +1,22 @@
-//! Tests the commands with which operators manage jobs and API keys.
+//! Tests the commands with which operators manage jobs, API keys and watchlists.
 use crate::common::service::{Output, Service, TestFolder, client, get};
+use crate::common::sites::serve;
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use pipeline::Matcher;
 use queue::{NewJob, Queue};
 use serde_json::{Value, json};
-use testing::TestDatabase;
+use sha2::{Digest, Sha256};
+use std::sync::{Arc, Mutex};
+use store::Store;
+use store::collections::DEFAULT_COLLECTION;
+use store::keys::audit::{Action, AuditFilter};
+use store::people::NewSubject;
+use testing::embeddings::Random;
+use testing::{TestDatabase, rows};
+use uuid::Uuid;
 
 /// Adds one waiting job and two discarded jobs.
 async fn add_jobs(database: &TestDatabase) {
@@ -157,4 +171,197 @@ async fn invalid_key_option_error_names_allowed_values() {
     refused(&["create", "--all", "--scope", "read", "--name", ""], &["1 to 200"]);
     refused(&["revoke", "7"], &["7"]);
     refused(&["revoke", "00000000-0000-7000-8000-000000000000"], &["keys list"]);
+}
+
+const WEBHOOK_SECRET: &str = "correct horse battery staple";
+
+/// The headers and the body of each message.
+type Messages = Arc<Mutex<Vec<(HeaderMap, Bytes)>>>;
+
+async fn receive(State(messages): State<Messages>, uri: Uri, headers: HeaderMap, body: Bytes) -> StatusCode {
+    messages.lock().unwrap().push((headers, body));
+    match uri.path() {
+        "/broken" => StatusCode::INTERNAL_SERVER_ERROR,
+        _ => StatusCode::NO_CONTENT,
+    }
+}
+
+/// Returns the signature of a message (RFC 2104). The secret is shorter than a block.
+fn signature(timestamp: &str, body: &[u8]) -> String {
+    let mut key = [0; 64];
+    key[..WEBHOOK_SECRET.len()].copy_from_slice(WEBHOOK_SECRET.as_bytes());
+    let text = [timestamp.as_bytes(), b".", body].concat();
+    let inner = Sha256::digest([&key.map(|byte| byte ^ 0x36)[..], &text[..]].concat());
+    let outer = Sha256::digest([&key.map(|byte| byte ^ 0x5c)[..], &inner[..]].concat());
+    format!("sha256={}", hex::encode(outer))
+}
+
+/// Stores an image with one face. All these faces resemble each other.
+async fn store_face(store: &Store) -> Uuid {
+    let collection = store.collections().get(DEFAULT_COLLECTION).await.unwrap().id;
+    let model = store.models().register("test", "test", 3).await.unwrap().id;
+    let image = rows::image(&mut Random(Uuid::now_v7().as_u64_pair().1));
+    let face = rows::face(vec![1.0, 0.0, 0.0], model, 0.9);
+    let mut tx = store.begin().await.unwrap();
+    store.suppressions().lock(tx.conn(), collection, false).await.unwrap();
+    store.images().insert(tx.conn(), collection, &image).await.unwrap().unwrap();
+    store.faces().insert(tx.conn(), collection, image.id, std::slice::from_ref(&face)).await.unwrap();
+    tx.commit().await.unwrap();
+    face.id
+}
+
+/// Creates a subject with this name.
+async fn create_subject(store: &Store, name: &str) -> Uuid {
+    let collection = store.collections().get(DEFAULT_COLLECTION).await.unwrap().id;
+    let new = NewSubject { name: Some(name.into()), metadata: json!({}), ..NewSubject::default() };
+    let mut tx = store.begin().await.unwrap();
+    let id = store.people().insert(tx.conn(), collection, &new).await.unwrap();
+    tx.commit().await.unwrap();
+    id
+}
+
+fn watch(folder: &TestFolder, database: &TestDatabase, args: &[&str]) -> Output {
+    let mut command = folder.facecrawl_with(database, &[&["watch"], args].concat());
+    Output::run(command.env("WEBHOOK_SECRET", WEBHOOK_SECRET))
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn watch_command_creates_and_lists_watchlists() {
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
+    let store = database.store();
+    create_subject(&store, "Ada Example").await;
+    let face = store_face(&store).await.to_string();
+    let created = watch(
+        &folder,
+        &database,
+        &[
+            "add",
+            "Guests",
+            "--purpose",
+            "Greet the guests",
+            "--subject",
+            "ada example",
+            "--face",
+            &face,
+            "--threshold",
+            "0.5",
+            "--webhook",
+            "http://127.0.0.1:9/hook",
+            "--cooldown",
+            "60",
+            "--expires",
+            "12h",
+            "--json",
+        ],
+    );
+    let created = created.success().json();
+    for (field, expected) in [
+        ("name", json!("Guests")),
+        ("state", json!("active")),
+        ("subject_count", json!(1)),
+        ("face_count", json!(1)),
+        ("cooldown_seconds", json!(60)),
+        ("webhook", json!("http://127.0.0.1:9/hook")),
+    ] {
+        assert_eq!(created[field], expected, "{created}");
+    }
+    let filter = AuditFilter { action: Some(Action::CreateWatchlist), ..AuditFilter::default() };
+    let records = store.audit().list(&filter, None, 10).await.unwrap();
+    assert_eq!(records.len(), 1);
+    assert_eq!(records[0].detail["purpose"], "Greet the guests");
+
+    store_face(&store).await;
+    assert_eq!(Matcher::new(store.clone(), None).step().await.unwrap().alerts, 1);
+    database.execute("update alerts set delivery = 'failed'").await;
+    let strangers = ["add", "Strangers", "--purpose", "p", "--face", &face, "--notify", "unknown"];
+    let output = watch(&folder, &database, &strangers).success().stdout;
+    assert!(output.contains("\"Strangers\"") && output.contains("0 people, 1 face"), "{output}");
+    let list = watch(&folder, &database, &["list", "--json"]).success().json();
+    let numbers =
+        |list: &Value| [list["alerts"].as_i64().unwrap(), list["failed_deliveries"].as_i64().unwrap()];
+    assert_eq!(list["watchlists"][0]["notify"], "unknown");
+    assert_eq!((numbers(&list["watchlists"][0]), numbers(&list["watchlists"][1])), ([0, 0], [1, 1]));
+    let table = watch(&folder, &database, &["list"]).success();
+    table.assert_table_width();
+    for part in ["Failed deliveries", "Guests", "1 person, 1 face", "never"] {
+        assert!(table.stdout.contains(part), "{}", table.stdout);
+    }
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn watch_command_rejects_invalid_watchlists() {
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
+    let store = database.store();
+    for _ in 0..2 {
+        create_subject(&store, "Twin").await;
+    }
+    let face = store_face(&store).await.to_string();
+    let add = |args: &[&str]| watch(&folder, &database, &[&["add", "--purpose", "p"], args].concat());
+    add(&["Guests", "--face", &face]).success();
+    let unknown = "00000000-0000-7000-8000-000000000000";
+    for (args, words) in [
+        (&["Guests", "--face", &face][..], &["Guests", "already exists"][..]),
+        (&["a", "--subject", "Nobody"], &["--subject", "Nobody", "default"]),
+        (&["a", "--subject", "twin"], &["several subjects", "id"]),
+        (&["a", "--subject", unknown], &["subject", unknown]),
+        (&["a", "--face", unknown], &["face", unknown]),
+        (&["a"], &["--subject", "--face"]),
+        (&["", "--face", &face], &["name", "1 to 200 characters"]),
+        (&["a", "--face", &face, "--threshold", "2"], &["-1 to 1"]),
+        (&["a", "--face", &face, "--cooldown", "2592001"], &["0..=2592000"]),
+        (&["a", "--face", &face, "--expires", "soon"], &["90d"]),
+        (&["a", "--face", &face, "--quality-profile", "best"], &["standard"]),
+        (&["a", "--face", &face, "--webhook", "http://10.0.0.1/"], &["webhook", "not allowed"]),
+        (&["a", "--face", &face, "--webhook", "ftp://example.org/"], &["webhook", "http"]),
+        (&["a", "--face", &face, "--collection", "nobodys"], &["nobodys", "default"]),
+    ] {
+        add(args).fails(2, words);
+    }
+    let args = ["watch", "add", "a", "--purpose", "p", "--face", &face, "--webhook", "http://127.0.0.1:9/"];
+    folder.run_with(&database, &args).fails(2, &["WEBHOOK_SECRET"]);
+    assert_eq!(database.number("select count(*) from watchlists").await, 1);
+}
+
+#[testing::test(flavor = "multi_thread")]
+async fn watch_test_sends_signed_message_without_alert() {
+    let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
+    let store = database.store();
+    let messages = Messages::default();
+    let origin = serve(Router::new().fallback(receive).with_state(messages.clone())).await;
+    let face = store_face(&store).await.to_string();
+    let add = |name: &str, webhook: &[&str]| {
+        let args = ["add", name, "--purpose", "p", "--face", &face, "--json"];
+        watch(&folder, &database, &[&args[..], webhook].concat()).success().json()
+    };
+    let created = add("Guests", &["--webhook", &format!("{origin}/hook")]);
+    add("Broken", &["--webhook", &format!("{origin}/broken")]);
+    add("Away", &["--webhook", "http://127.0.0.1:9/secret-path"]);
+    add("Silent", &[]);
+
+    let report = watch(&folder, &database, &["test", "Guests", "--json"]).success().json();
+    assert_eq!(
+        (&report["accepted"], &report["status"], &report["error"]),
+        (&json!(true), &json!(204), &Value::Null)
+    );
+    let (headers, body) = messages.lock().unwrap().pop().unwrap();
+    let header = |name: &str| headers[name].to_str().unwrap();
+    assert_eq!(header("x-facecrawl-event"), "alert.test");
+    assert_eq!(header("x-facecrawl-delivery"), report["delivery"]);
+    assert_eq!(header("x-facecrawl-signature"), signature(header("x-facecrawl-timestamp"), &body));
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!((&body["event"], &body["delivery"]), (&json!("alert.test"), &report["delivery"]));
+    let test = &body["test"];
+    assert_eq!((&test["watchlist_id"], &test["collection"]), (&created["id"], &json!("default")));
+    assert!(!body.to_string().contains("Guests"), "names are not sent: {body}");
+    assert_eq!(database.number("select count(*) from alerts").await, 0);
+
+    let by_id = watch(&folder, &database, &["test", created["id"].as_str().unwrap()]).success();
+    assert!(by_id.stdout.contains("accepted") && by_id.stdout.contains("204"), "{by_id:?}");
+    let broken = watch(&folder, &database, &["test", "Broken"]).assert_status(1);
+    assert!(broken.stdout.contains("status 500") && broken.stdout.contains("2xx"), "{broken:?}");
+    let away = watch(&folder, &database, &["test", "Away", "--json"]).assert_status(1).json();
+    let error = away["error"].as_str().unwrap();
+    assert!(error.contains("connection_refused") && !error.contains("secret-path"), "{away}");
+    watch(&folder, &database, &["test", "Silent"]).fails(2, &["no webhook"]);
+    watch(&folder, &database, &["test", "Nobody"]).fails(2, &["Nobody", "watch list"]);
 }

@@ -148,6 +148,15 @@ pub fn profile_of(collection: &Collection) -> Option<Profile> {
     serde_json::from_value(name.into()).ok()
 }
 
+/// Returns the name of a profile in requests and in the database.
+pub fn profile_name(profile: Profile) -> &'static str {
+    match profile {
+        Profile::Off => "off",
+        Profile::Standard => "standard",
+        Profile::Strict => "strict",
+    }
+}
+
 /// A string that `Debug` formats as `***`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);

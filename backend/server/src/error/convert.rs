@@ -4,6 +4,7 @@ use crate::request;
 use crawler::FetchError;
 use inference::RunError;
 use pipeline::people::enrol::EnrolError;
+use pipeline::watch::lists::WatchlistError;
 use pipeline::{AnalyzeError, BudgetExhausted, ChangeError, CrawlError, IngestError, VideoAnalyzeError};
 use queue::QueueError;
 use store::StoreError;
@@ -155,6 +156,26 @@ impl From<CrawlError> for ApiError {
             CrawlError::Invalid { field, reason } => Self::for_field(Code::InvalidField, field, reason),
             CrawlError::Store(error) => error.into(),
             CrawlError::Queue(error) => error.into(),
+        }
+    }
+}
+
+impl From<WatchlistError> for ApiError {
+    fn from(error: WatchlistError) -> Self {
+        match error {
+            WatchlistError::Field { field, reason, value, allowed } => {
+                let mut error = Self::for_field(Code::InvalidField, field, reason);
+                if let Some(value) = value {
+                    error = error.value(value);
+                }
+                match allowed {
+                    Some(allowed) => error.allowed([allowed]),
+                    None => error,
+                }
+            }
+            WatchlistError::Guard(error) => Self::from(FetchError::from(error)).field("webhook"),
+            WatchlistError::Webhook(error) => error.into(),
+            WatchlistError::Store(error) => error.into(),
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::store::Alerts;
 use crate::watch::{DELIVERY_CHANNEL, DELIVERY_TIME, WatchListener, announce_deliveries};
 use domain::{AlertState, DeliveryState, WatchNotify};
 use sqlx::{Connection, FromRow, PgConnection, Postgres, QueryBuilder};
+use std::collections::HashMap;
 use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -54,6 +55,14 @@ pub struct AlertFilter {
     pub since: Option<OffsetDateTime>,
     /// Only alerts before this time.
     pub until: Option<OffsetDateTime>,
+}
+
+/// The numbers of alerts of a watchlist.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AlertCounts {
+    pub alerts: i64,
+    /// Alerts whose delivery failed.
+    pub failed: i64,
 }
 
 /// The next message to the webhook of a watchlist.
@@ -148,6 +157,22 @@ impl Alerts<'_> {
             query.push(" and a.created_at < ").push_bind(until);
         }
         query
+    }
+
+    /// Returns the numbers of alerts of each watchlist of a collection that has some.
+    pub async fn count_by_watchlist(
+        self,
+        collection: Uuid,
+    ) -> Result<HashMap<Uuid, AlertCounts>, StoreError> {
+        let rows: Vec<(Uuid, i64, i64)> = sqlx::query_as(
+            "select watchlist_id, count(*), count(*) filter (where delivery = 'failed') from alerts
+             where collection_id = $1 and ($2::uuid is null or collection_id = $2) group by watchlist_id",
+        )
+        .bind(collection)
+        .bind(self.0.collection_scope)
+        .fetch_all(&self.0.pool)
+        .await?;
+        Ok(rows.into_iter().map(|(id, alerts, failed)| (id, AlertCounts { alerts, failed })).collect())
     }
 
     /// Returns the number of the last alert of a collection; 0 if it never had one.

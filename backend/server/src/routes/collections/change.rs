@@ -2,7 +2,7 @@
 use super::view::{CollectionView, find};
 use crate::auth::{Caller, insufficient};
 use crate::extract::{Bounded, Cosine, Json as JsonBody, NameOrId, Query, double_option};
-use crate::routes::shared::analysis::{ProfileParam, profile_name};
+use crate::routes::shared::analysis::ProfileParam;
 use crate::routes::shared::deletion::{
     DeletionParams, DeletionPreview, RequestedDeletion, carry_out, preview,
 };
@@ -12,6 +12,7 @@ use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use pipeline::jobs::erase_collection_job;
+use pipeline::profile_name;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use crate::extract::image::{
 };
 use crate::extract::{Bounded, Id, List, Query, Score, SubjectFace};
 use crate::routes::people::view::{SubjectView, check_ids};
-use crate::routes::shared::analysis::{ProfileParam, RotateParam, profile_name};
+use crate::routes::shared::analysis::{ProfileParam, RotateParam};
 use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
 use crate::routes::shared::stored::{StoredFace, with_sources};
 use crate::routes::shared::values::{Binary, stored_quality};
@@ -16,7 +16,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
 use pipeline::people::enrol::{EnrolError, Enrolment, unmet_requirements};
-use pipeline::{AnalyzeOptions, Rotate};
+use pipeline::{AnalyzeOptions, Rotate, profile_name};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::erasures::retention::DeletionCounts;

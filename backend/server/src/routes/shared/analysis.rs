@@ -28,15 +28,6 @@ pub(crate) enum ProfileParam {
     Strict,
 }
 
-/// Returns the name of a profile in requests and in the database.
-pub(crate) fn profile_name(profile: vision::Profile) -> &'static str {
-    match profile {
-        vision::Profile::Off => "off",
-        vision::Profile::Standard => "standard",
-        vision::Profile::Strict => "strict",
-    }
-}
-
 /// An image that was analysed.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(example = json!({

@@ -1,24 +1,26 @@
 //! Creates, reads, changes and deletes watchlists.
 use crate::auth::Caller;
 use crate::extract::{Bounded, Cosine, Id, Json as JsonBody, List, Query, double_option, time};
-use crate::routes::shared::analysis::{ProfileParam, profile_name};
-use crate::routes::shared::values::{ShortText, parse_webhook, with_location};
+use crate::request;
+use crate::routes::shared::analysis::ProfileParam;
+use crate::routes::shared::values::{ShortText, with_location};
 use crate::{ApiError, AppState, Code, Result, Scope, Spec};
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::Response;
 use domain::WatchNotify;
+use pipeline::profile_name;
+use pipeline::watch::lists::{
+    Actor, WatchlistRequest, Watchlists, check_expiry, check_ids, check_name, check_purpose,
+};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use store::keys::audit::Action;
 use store::retried;
-use store::watch::{MAX_WATCHED, NewWatchlist, Watched, Watchlist, WatchlistPatch};
+use store::watch::{Watched, Watchlist, WatchlistPatch};
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
-
-const MAX_NAME_CHARS: usize = 200;
-const MAX_PURPOSE_CHARS: usize = 500;
 
 /// A watchlist.
 #[derive(Serialize, ToSchema)]
@@ -172,40 +174,24 @@ pub(super) async fn create_watchlist(
     caller: Caller,
     JsonBody(body): JsonBody<CreateWatchlist>,
 ) -> Result<Response> {
-    let watched =
-        Watched { subjects: check_ids("subjects", body.subjects)?, faces: check_ids("faces", body.faces)? };
-    if watched.subjects.is_empty() && watched.faces.is_empty() {
-        let allowed = format!("1 to {MAX_WATCHED} ids in subjects, faces or both");
-        return Err(ApiError::for_field(Code::InvalidField, "subjects", "the watchlist watches nobody")
-            .allowed([allowed]));
-    }
-    let new = NewWatchlist {
-        name: check_text("name", &body.name, MAX_NAME_CHARS)?,
-        purpose: check_text("purpose", &body.purpose, MAX_PURPOSE_CHARS)?,
+    let request = WatchlistRequest {
+        name: body.name,
+        purpose: body.purpose,
         notify: body.notify.unwrap_or(WatchNotify::Match),
         threshold: body.threshold.map(Cosine::get),
-        quality_profile: body.quality_profile.map(profile_name).map(str::to_owned),
-        webhook: body.webhook.as_deref().map(|text| check_webhook(&state, text)).transpose()?,
+        quality_profile: body.quality_profile,
+        webhook: body.webhook,
         cooldown_seconds: body.cooldown_seconds.map_or(0, seconds),
-        expires_at: body.expires_at.map(check_expiry).transpose()?,
+        expires_at: body.expires_at,
+        subjects: body.subjects,
+        faces: body.faces,
     };
     let collection = caller.collection(body.collection.as_deref()).await?;
-    let store = caller.store();
-    let id = retried("create_watchlist", || async {
-        let mut tx = store.begin().await?;
-        store.suppressions().lock(tx.conn(), collection.id, true).await?;
-        let id = store.watchlists().insert(tx.conn(), collection.id, &new, &watched).await?;
-        let detail = json!({
-            "watchlist_id": id, "purpose": new.purpose, "notify": new.notify, "threshold": new.threshold,
-            "subjects": watched.subjects.len(), "faces": watched.faces.len(),
-        });
-        caller.audit(&mut tx, Action::CreateWatchlist, collection.id, detail).await?;
-        tx.commit().await?;
-        Ok::<_, ApiError>(id)
-    })
-    .await?;
-    let view = WatchlistView::new(&state, store.watchlists().get(id).await?);
-    with_location(StatusCode::CREATED, &format!("/watchlists/{id}"), view)
+    let request_id = request::id();
+    let actor = Actor { key_id: caller.key().map(|key| key.id), request_id: Some(&request_id) };
+    let created = lists(&state, &caller).create(actor, collection.id, request).await?;
+    let location = format!("/watchlists/{}", created.id);
+    with_location(StatusCode::CREATED, &location, WatchlistView::new(&state, created))
 }
 
 pub(super) const READ: Spec = Spec::needs(Scope::Watch);
@@ -328,16 +314,13 @@ pub(super) async fn update_watchlist(
     Id(id): Id,
     JsonBody(body): JsonBody<UpdateWatchlist>,
 ) -> Result<Json<WatchlistView>> {
-    let text = |field: &str, text: &Option<String>, max: usize| {
-        text.as_deref().map(|text| check_text(field, text, max)).transpose()
-    };
     let webhook = match body.webhook {
-        Some(Some(text)) => Some(Some(check_webhook(&state, &text)?)),
+        Some(Some(text)) => Some(Some(lists(&state, &caller).check_webhook(&text)?)),
         other => other,
     };
     let patch = WatchlistPatch {
-        name: text("name", &body.name, MAX_NAME_CHARS)?,
-        purpose: text("purpose", &body.purpose, MAX_PURPOSE_CHARS)?,
+        name: body.name.as_deref().map(check_name).transpose()?,
+        purpose: body.purpose.as_deref().map(check_purpose).transpose()?,
         threshold: body.threshold.map(|threshold| threshold.map(Cosine::get)),
         quality_profile: body.quality_profile.map(|new| new.map(profile_name).map(str::to_owned)),
         webhook,
@@ -398,42 +381,9 @@ fn seconds(value: Bounded<0, 2_592_000>) -> i32 {
     i32::try_from(value.get()).unwrap_or(i32::MAX)
 }
 
-/// Returns a text without surrounding white space.
-fn check_text(field: &str, text: &str, max: usize) -> Result<String> {
-    let normal = text.trim();
-    if (1..=max).contains(&normal.chars().count()) && !text.chars().any(char::is_control) {
-        return Ok(normal.to_owned());
-    }
-    let allowed = format!("1 to {max} characters without control characters");
-    Err(ApiError::for_field(Code::InvalidField, field, format!("the value must have {allowed}"))
-        .value(text)
-        .allowed([allowed]))
-}
-
-/// Returns the ids without duplicates.
-fn check_ids(field: &str, mut ids: Vec<Uuid>) -> Result<Vec<Uuid>> {
-    ids.sort_unstable();
-    ids.dedup();
-    if ids.len() <= MAX_WATCHED {
-        return Ok(ids);
-    }
-    let allowed = format!("at most {MAX_WATCHED} ids");
-    let message = format!("the value has {} ids; {allowed} are allowed", ids.len());
-    Err(ApiError::for_field(Code::InvalidField, field, message).allowed([allowed]))
-}
-
-fn check_webhook(state: &AppState, text: &str) -> Result<String> {
-    let url = parse_webhook(text, state.services.fetcher.guard())?;
-    state.services.crawls.check_webhook(&url)?;
-    Ok(url.into())
-}
-
-fn check_expiry(expires_at: OffsetDateTime) -> Result<OffsetDateTime> {
-    if expires_at > OffsetDateTime::now_utc() {
-        return Ok(expires_at);
-    }
-    Err(ApiError::for_field(Code::InvalidField, "expires_at", "the time has passed")
-        .allowed(["a time in the future"]))
+fn lists<'a>(state: &'a AppState, caller: &'a Caller) -> Watchlists<'a> {
+    let services = &state.services;
+    Watchlists { store: caller.store(), crawls: &services.crawls, fetcher: &services.fetcher }
 }
 
 /// Removes the fields that were not changed.
