@@ -94,7 +94,8 @@ impl Watchlists<'_> {
     /// Checks the fields of a watchlist, creates it, and records that in the audit log.
     ///
     /// # Errors
-    /// Fails with the errors of [`store::Watchlists::insert`], and if a field is invalid.
+    /// Fails if a field is invalid, if the name is taken, if a person or a face is not in the
+    /// collection, and if the collection would exceed a limit of watchlists.
     pub async fn create(
         &self,
         actor: Actor<'_>,
