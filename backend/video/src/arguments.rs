@@ -11,6 +11,8 @@ use vision::decode::{CodedPictures, Coding, ColourDescription};
 const CONTAINERS: &str = "mov,matroska,mpegts,mpeg,avi,flv";
 /// Accepted codecs of video. Audio and subtitles are not decoded.
 const CODECS: &str = "h264,hevc,libdav1d,av1,vp8,libvpx-vp9,vp9,mpeg4,mpeg2video,mjpeg";
+/// Duration of the part that ffmpeg analyses before it decodes a camera, in microseconds.
+const LIVE_ANALYSIS_US: u32 = 500_000;
 /// Codecs of cameras.
 const LIVE_CODECS: &str = "h264,hevc";
 /// Largest single allocation in bytes.
@@ -102,6 +104,11 @@ pub(crate) fn live(
 ) -> Vec<String> {
     let mut arguments = restricted_input(1, max_pixels, timeline, container, LIVE_CODECS);
     arguments.extend(gpu.into_iter().flat_map(gpu_input));
+    if timeline == Timeline::Continued {
+        // These containers do not describe their streams at the beginning. Otherwise ffmpeg reads up
+        // to 7 s before the first frame, and a camera can begin a new stream earlier.
+        arguments.extend(strings(["-analyzeduration", &LIVE_ANALYSIS_US.to_string()]));
+    }
     arguments.extend(strings(["-f", container]));
     arguments.extend(input_stream(0));
     // Frames arrive a little early or late.

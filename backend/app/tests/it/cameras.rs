@@ -154,7 +154,7 @@ async fn faces_of_unwatched_people_leave_no_bytes() {
     for (store, is_stored) in [("all", true), ("matches", false)] {
         let folder = TestFolder::with_models();
         let database = folder.path().join("postgres");
-        let mut cluster =
+        let cluster =
             Cluster::start(&embedded_postgres::Config::new(programs(), database.clone())).await.unwrap();
         let url = cluster.default_url();
         folder.put("streams.toml", stream_entry(&camera.url(), &format!("fps = 5\nstore = '{store}'\n")));
