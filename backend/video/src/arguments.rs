@@ -105,8 +105,8 @@ pub(crate) fn live(
     let mut arguments = restricted_input(1, max_pixels, timeline, container, LIVE_CODECS);
     arguments.extend(gpu.into_iter().flat_map(gpu_input));
     if timeline == Timeline::Continued {
-        // These containers do not describe their streams at the beginning. Otherwise ffmpeg reads up
-        // to 7 s before the first frame, and a camera can begin a new stream earlier.
+        // These containers do not describe their streams at the beginning. Otherwise ffmpeg reads
+        // up to 7 s before the first frame, and a camera can begin a new stream earlier.
         arguments.extend(strings(["-analyzeduration", &LIVE_ANALYSIS_US.to_string()]));
     }
     arguments.extend(strings(["-f", container]));
