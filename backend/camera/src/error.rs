@@ -49,8 +49,8 @@ impl CameraError {
     }
 }
 
-/// Returns the first line of a text without URLs, control characters and everything after
-/// [`MAX_TEXT`] bytes.
+/// Returns the first line of a text, with at most [`MAX_TEXT`] bytes. Replaces each word with a URL
+/// by `[URL]`, and each character other than printable ASCII by a question mark.
 pub(crate) fn sanitise(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     let words = line.split(' ').map(|word| if word.contains("://") { "[URL]" } else { word });

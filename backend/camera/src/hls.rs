@@ -17,8 +17,8 @@ const MIN_POLL: Duration = Duration::from_secs(1);
 const MAX_POLL: Duration = Duration::from_secs(10);
 /// Time after which a playlist without a new segment ends the session.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
-/// A live stream starts with this segment, counted from the end of the list. The last one may be
-/// removed or incomplete on slow servers.
+/// Position of the first segment of a live stream, counted from the end of the list: 2 is the last
+/// but one. Slow servers may list the last one before it is complete.
 const START_FROM_END: u64 = 2;
 
 const ACCEPT_PLAYLIST: &str = "application/vnd.apple.mpegurl,application/x-mpegurl,*/*;q=0.5";
@@ -100,7 +100,8 @@ impl Reader {
             if sequence < next {
                 continue;
             }
-            // A segment that arrives while the caller is busy would need memory.
+            // Fetch a segment only when the caller can take it. Otherwise, one more segment is in
+            // memory.
             self.sink.ready().await?;
             match self.read_segment(segment).await {
                 Ok(()) => has_new = true,

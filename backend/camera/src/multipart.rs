@@ -1,8 +1,8 @@
 //! Splits a stream of JPEG files in `multipart/x-mixed-replace` (RFC 2046 5.1).
 //!
-//! Cameras deviate from the standard: the declared boundary can contain the dashes of the
-//! delimiter, can be missing, and lengths can be missing or wrong. After a part, everything up to
-//! the next delimiter is skipped. Each byte is searched once.
+//! Cameras deviate from the standard. The declared boundary can be missing, or can contain the
+//! dashes of the delimiter. Lengths can be missing or wrong. After a part, everything up to the
+//! next delimiter is skipped. Each byte is searched once.
 use crate::{CameraError, MAX_FRAME_BYTES};
 use bytes::{Bytes, BytesMut};
 use memchr::{memchr, memmem};

@@ -8,7 +8,8 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
-/// Time limit for the first unit. The readers have shorter limits for each step.
+/// Time limit for the first unit. Some steps of the readers have longer limits, which do not apply
+/// before the first unit.
 const START_TIMEOUT: Duration = Duration::from_secs(35);
 
 /// The video codec of a Matroska stream.
@@ -103,8 +104,8 @@ impl Session {
     where
         R: Future<Output = Result<Infallible, CameraError>> + Send + 'static,
     {
-        // A caller that falls behind keeps the camera waiting, so that at most three units are in
-        // memory: with the reader, in the channel, with the caller.
+        // The reader waits for a slow caller. So at most three units are in memory: one each in the
+        // reader, in the channel and in the caller.
         let (sender, mut events) = mpsc::channel(1);
         let reading = read(Sink(sender.clone()));
         let task = tokio::spawn(async move {

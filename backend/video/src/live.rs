@@ -48,7 +48,7 @@ impl Default for LiveGpu {
     }
 }
 
-/// The codec by which the decision for a GPU is made. The same GPUs decode HEVC.
+/// The codec for which a GPU is selected. GPUs that decode H.264 also decode HEVC.
 const CODEC: &str = "h264";
 
 /// Accepts compressed frames. Dropping it ends the stream.
@@ -127,7 +127,7 @@ impl LiveFrames {
     /// # Errors
     /// Fails with [`VideoError`]; no further frame follows. It fails with
     /// [`VideoError::Undecodable`] if the decoder ended with an error. After an error of a GPU, the
-    /// next decoder of the camera uses the CPU, unless it must not.
+    /// next decoder of the camera uses the CPU, if the configuration allows this.
     pub fn next_frame(&mut self) -> Result<Option<TimedFrame>, VideoError> {
         let Some(process) = &mut self.process else { return Ok(None) };
         let read = read_frame(process, 0, self.frames_read, self.max_pixels, &mut self.buffer);

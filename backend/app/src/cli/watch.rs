@@ -78,7 +78,7 @@ struct AddArgs {
     /// URL that receives a signed POST for each alert; needs WEBHOOK_SECRET
     #[arg(long, value_name = "URL")]
     webhook: Option<String>,
-    /// Seconds after an alert about a person without further messages about this person
+    /// Seconds after an alert during which no further messages about the same person are sent
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(i32).range(0..=2_592_000))]
     cooldown: i32,
     /// Time after which it expires: 12h, 90d, 52w [default: never]

@@ -1,5 +1,5 @@
-//! Reads STREAMS_FILE, the only place that contains addresses and credentials of cameras. No
-//! message contains a value of the file, because it could be a secret.
+//! Reads STREAMS_FILE, which contains the addresses of cameras and their credentials, or the names
+//! of files with passwords. No message contains an address or a credential.
 use camera::Address;
 use domain::StreamStore;
 use pipeline::streams::config::{MAX_REGIONS, MAX_STREAMS, StreamConfig, StreamConfigs};

@@ -23,7 +23,7 @@ pub(super) struct Framing {
     input: BytesMut,
     /// Start of the current line of a head.
     line_start: usize,
-    /// Number of bytes of `input` that contain no end of a line that was not seen.
+    /// Number of bytes of `input` that were already searched for ends of lines.
     searched: usize,
     body: Option<Body>,
     frames: Frames,
@@ -175,7 +175,8 @@ impl Head {
     }
 }
 
-/// Returns a text with a question mark for each byte that is not printable ASCII.
+/// Converts bytes into printable ASCII. A tab becomes a space, and each other byte outside this
+/// range a question mark.
 fn printable(bytes: &[u8]) -> String {
     let to_char = |byte: &u8| if matches!(byte, b' '..=b'~') { char::from(*byte) } else { '?' };
     bytes.iter().map(|byte| if *byte == b'\t' { ' ' } else { to_char(byte) }).collect()

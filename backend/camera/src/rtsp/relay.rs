@@ -72,8 +72,8 @@ impl Relay {
         self.observed.clone()
     }
 
-    /// Forwards both directions until the future is dropped. Returns early only if the camera
-    /// exceeds a limit.
+    /// Forwards both directions until the future is dropped. Returns early only if the client
+    /// cannot connect, or if the camera exceeds a limit or sends invalid data.
     pub(super) async fn run(self) -> CameraError {
         let Self { listener, camera, observed } = self;
         let client = match listener.accept().await {

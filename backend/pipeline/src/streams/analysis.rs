@@ -26,11 +26,13 @@ const MAX_FACES: usize = 100;
 const MAX_TRACKS: usize = 200;
 /// Maximum number of faces that wait because the database fails. Each takes about 200 kB.
 const MAX_WAITING: usize = 100;
-/// Longest time between two frames after which tracks continue, for example while the camera is
-/// connected again.
+/// Longest gap between two frames. After a longer one, all tracks end. A gap occurs, for example,
+/// while the worker connects again.
 const MAX_FRAME_GAP: Duration = Duration::from_secs(10);
-/// Time without the face after which a track ends. It is longer than in films, which show a person
-/// from several sides in a short time.
+/// Largest step back of the wall clock, in microseconds, after which tracks continue.
+const MAX_CORRECTION_US: i64 = 2_000_000;
+/// Time without the face after which a track ends. It is longer than for films: a film shows a
+/// person from several sides in a short time, a camera does not.
 const MAX_LOST_TIME: Duration = Duration::from_secs(5);
 
 /// A face that may be stored.
@@ -56,6 +58,8 @@ pub(super) struct StreamAnalysis<'a> {
     watched: WatchedPeople,
     options: AnalyzeOptions,
     tracker: Tracker<()>,
+    /// Time of the last frame in microseconds since the epoch.
+    last_us: i64,
     appearances: Appearances<Candidate>,
     /// Faces that could not be stored yet.
     waiting: VecDeque<NewAppearance>,
@@ -111,6 +115,7 @@ impl<'a> StreamAnalysis<'a> {
             watched: WatchedPeople::new(faces.store.clone(), lists, (collection, faces.model_id), threshold),
             options,
             tracker: Tracker::new(tracker),
+            last_us: 0,
             appearances: Appearances::new(config.store, model.cluster_margin),
             waiting: VecDeque::new(),
             stored: HashMap::new(),
@@ -125,7 +130,7 @@ impl<'a> StreamAnalysis<'a> {
     /// `QueueError::Stale` if the claim was lost.
     pub(super) async fn analyze(&mut self, received: ReceivedFrame) -> Result<FrameResult, IngestError> {
         self.store_waiting().await?;
-        let at = wall_time(received.received);
+        let at = wall_time(received.shown);
         let (frame, _memory) = self.picture(received.picture).await?;
         let size = (frame.width(), frame.height());
         let candidates = self.find_faces(&frame, at).await?;
@@ -187,6 +192,10 @@ impl<'a> StreamAnalysis<'a> {
         at: OffsetDateTime,
     ) -> Result<Vec<Decision<Candidate>>, StoreError> {
         let at_us = i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX);
+        // A small correction of the wall clock must not end the tracks.
+        let is_correction = (0..=MAX_CORRECTION_US).contains(&(self.last_us - at_us));
+        let at_us = if is_correction { self.last_us + 1 } else { at_us };
+        self.last_us = at_us;
         let observation = |candidate: &Candidate| Observation {
             bbox: candidate.face.detection.bbox,
             score: candidate.face.detection.det_score,
@@ -242,7 +251,8 @@ impl<'a> StreamAnalysis<'a> {
         self.store_waiting().await
     }
 
-    /// Stores the waiting faces, oldest first. A face remains if the store fails.
+    /// Stores the waiting faces, oldest first. Removes a face that the store rejects. After any
+    /// other error, the face waits for the next call.
     async fn store_waiting(&mut self) -> Result<(), IngestError> {
         while let Some(appearance) = self.waiting.front() {
             match self.storage.store(appearance).await {
@@ -272,7 +282,7 @@ impl<'a> StreamAnalysis<'a> {
         self.watched.forget();
     }
 
-    /// Returns whether no person is visible.
+    /// Returns whether no track is open and no face waits to be stored.
     pub(super) fn is_idle(&self) -> bool {
         self.tracker.is_empty() && self.waiting.is_empty()
     }
@@ -297,7 +307,8 @@ impl<'a> StreamAnalysis<'a> {
 
 /// Returns the time of the wall clock at which something happened.
 pub(super) fn wall_time(at: Instant) -> OffsetDateTime {
-    OffsetDateTime::now_utc() - at.elapsed()
+    let now = Instant::now();
+    OffsetDateTime::now_utc() - now.saturating_duration_since(at) + at.saturating_duration_since(now)
 }
 
 fn time_of(us: i64) -> OffsetDateTime {

@@ -23,7 +23,7 @@ struct Appearance<S> {
     passing: u32,
     /// Number of faces that matched each watchlist.
     matches: HashMap<Uuid, u32>,
-    /// The watchlists that were told.
+    /// The watchlists for which a matching face was stored.
     reported: HashSet<Uuid>,
     is_stored: bool,
     /// The best face that was not stored, with its quality and its matches.
@@ -121,8 +121,8 @@ impl<S> Appearances<S> {
         None
     }
 
-    /// Ends a track. Returns a face that must be stored, if none of the track was, and all faces of
-    /// the camera are stored.
+    /// Ends a track. Returns its best face if the camera stores all faces and no face of this track
+    /// was stored.
     pub(crate) fn end(&mut self, track: u64) -> Option<Decision<S>> {
         let mut appearance = self.open.remove(&track)?;
         let is_wanted = self.store == StreamStore::All && !appearance.is_stored;
@@ -141,7 +141,7 @@ impl<S> Appearance<S> {
         }
     }
 
-    /// Takes the best face, and records the watchlists that it matches as told.
+    /// Takes the best face if it is usable, and adds the watchlists that it matches to `reported`.
     fn take(&mut self, track: u64, is_usable: impl Fn(&Shot<S>) -> bool) -> Option<Decision<S>> {
         let shot = self.best.take_if(|shot| is_usable(shot))?;
         self.reported.extend(shot.matches);

@@ -58,7 +58,9 @@ impl Backlog {
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Adds an item. If the oldest one has waited too long, removes all before the newest keyframe.
+    /// Adds an item. If the oldest one has waited too long, or all together are too large, removes
+    /// all items before the newest keyframe. If no newer keyframe waits, removes all items and
+    /// ignores further ones until the next keyframe.
     pub(super) fn push(&self, item: Item) {
         let mut state = self.state.lock();
         if state.needs_keyframe && !item.is_keyframe {
@@ -102,7 +104,7 @@ impl Backlog {
         self.changed.notify_all();
     }
 
-    /// Returns when the item arrived that was taken last.
+    /// Returns the time at which the last taken item arrived.
     pub(super) fn last_written(&self) -> Instant {
         self.state.lock().last_written
     }

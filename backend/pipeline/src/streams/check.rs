@@ -36,12 +36,12 @@ pub struct StreamCheck {
     /// Seconds between two keyframes; `None` if fewer than two arrived.
     pub keyframe_seconds: Option<f64>,
     pub kilobits_per_second: f64,
-    /// Number of packets that were lost.
+    /// Number of packets (of HLS: segments) that were lost.
     pub lost: u64,
-    /// Number of decoded pictures, at the configured rate.
+    /// Number of decoded pictures, at the configured rate. For JPEG images, at most 20 are decoded.
     pub decoded: u64,
-    /// Processor time of the decoder in milliseconds per second; `None` for JPEG images, which are
-    /// part of the analysis.
+    /// Processor time of the decoder in milliseconds per second; `None` for JPEG images, whose
+    /// decoding is part of the analysis.
     pub decoding_ms_per_second: Option<f64>,
     /// Milliseconds for the analysis of a picture, at the median.
     pub analysis_ms: Option<f64>,

@@ -22,7 +22,8 @@ impl Streams {
     /// names of the streams whose collection does not exist; they are left out.
     ///
     /// # Errors
-    /// Fails if the store or the queue fails. Then nothing is changed.
+    /// Fails if the store or the queue fails. The table may be changed already. Another call
+    /// completes the change.
     pub async fn configure(&self, configs: &StreamConfigs) -> Result<Vec<String>, ChangeError> {
         let (mut streams, mut without_collection) = (Vec::new(), Vec::new());
         for (name, config) in configs.iter() {

@@ -34,7 +34,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 /// Time without a confirmed claim after which the worker leaves the camera. It is shorter than a
 /// lease, so that no other worker has it yet.
 const MAX_UNCONFIRMED: Duration = Duration::from_secs(15);
-/// Wait before a stream is claimed again that this worker cannot watch.
+/// Time after which a stream that this worker cannot watch may be claimed again.
 const UNKNOWN_WAIT: Duration = Duration::from_secs(60);
 /// Longest wait for the next time of a schedule. The configuration may change meanwhile.
 const MAX_SCHEDULE_WAIT: Duration = Duration::from_secs(300);

@@ -1,14 +1,16 @@
-//! Receives the frames of one connection to a camera, and decodes one in a while. Only the newest
-//! decoded frame is kept: an analysis that is too slow never falls behind.
+//! Receives the frames of one connection to a camera, and returns one decoded frame per interval.
+//! Only the newest decoded frame is kept, so a slow analysis skips frames instead of falling
+//! behind.
 //!
 //! Three steps run at the same time. A task reads from the network. A thread writes compressed
-//! frames to the decoder: if they wait too long, it continues at the next keyframe. Another thread
-//! reads pictures from the decoder.
+//! frames to the decoder. If they wait too long, it continues at the newest keyframe. Another
+//! thread reads pictures from the decoder.
 use crate::admission::budget::BudgetExhausted;
 use crate::streams::backlog::{Backlog, Item};
 use bytes::Bytes;
 use camera::{CameraError, Format, Session, Unit};
 use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -24,6 +26,9 @@ use vision::Frame;
 pub(super) struct ReceivedFrame {
     /// When it arrived.
     pub(super) received: Instant,
+    /// When it was shown, for tracks. It is later than `received` for the later frames of a segment
+    /// of HLS, which arrive together.
+    pub(super) shown: Instant,
     pub(super) picture: Picture,
 }
 
@@ -57,7 +62,12 @@ pub(super) struct Counts {
 /// Longest time without a decoded picture. A camera that sends only damaged frames is reconnected.
 const PICTURE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The newest decoded frame, and the reason why none follows.
+/// Longest time of the frames of a segment that wait for the analysis.
+const MAX_BURST: Duration = Duration::from_secs(4);
+/// Maximum number of these frames.
+const MAX_BURST_FRAMES: usize = 8;
+
+/// The newest decoded frames, and the reason why none follows.
 #[derive(Debug, Default)]
 struct Newest {
     state: Mutex<NewestState>,
@@ -66,16 +76,22 @@ struct Newest {
 
 #[derive(Debug, Default)]
 struct NewestState {
-    frame: Option<ReceivedFrame>,
+    frames: VecDeque<ReceivedFrame>,
     error: Option<ReceiveError>,
 }
 
 impl Newest {
-    /// Replaces a frame that was not analysed. Returns whether there was one.
-    fn put(&self, frame: ReceivedFrame) -> bool {
-        let replaced = self.state.lock().frame.replace(frame).is_some();
+    /// Adds a frame. Removes the oldest one if more than `limit` wait, and returns whether it did.
+    fn put(&self, frame: ReceivedFrame, limit: usize) -> bool {
+        let mut state = self.state.lock();
+        state.frames.push_back(frame);
+        let is_full = state.frames.len() > limit;
+        if is_full {
+            state.frames.pop_front();
+        }
+        drop(state);
         self.changed.notify_one();
-        replaced
+        is_full
     }
 
     fn fail(&self, error: ReceiveError) {
@@ -132,7 +148,7 @@ impl Receiver {
         loop {
             {
                 let mut state = self.newest.state.lock();
-                if let Some(frame) = state.frame.take() {
+                if let Some(frame) = state.frames.pop_front() {
                     self.last_picture = Instant::now();
                     return Ok(frame);
                 }
@@ -217,7 +233,8 @@ impl ReceiveTask {
             .is_none_or(|last| received.saturating_duration_since(last) >= self.interval.mul_f32(0.9));
         if is_due {
             self.last_image = Some(received);
-            if self.newest.put(ReceivedFrame { received, picture: Picture::Jpeg(unit.bytes) }) {
+            let frame = ReceivedFrame { received, shown: received, picture: Picture::Jpeg(unit.bytes) };
+            if self.newest.put(frame, 1) {
                 self.counts.dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -263,7 +280,7 @@ impl Decoding {
     }
 }
 
-/// Reads pictures from the decoder, on its own thread, with which the decoder ends.
+/// Reads pictures from the decoder on its own thread. The decoder ends when this thread ends.
 struct PictureReader {
     input: DecoderInput,
     backlog: Arc<Backlog>,
@@ -287,22 +304,62 @@ impl PictureReader {
         let (backlog, counts, header) = (self.backlog.clone(), self.counts.clone(), header.clone());
         let writer = move || write_units(pipe, &header, &backlog, &counts);
         std::thread::Builder::new().name("camera input".into()).spawn(writer)?;
+        let mut timeline = Timeline::default();
         while let Some(frame) = frames.next_frame()? {
-            let received = match stream.container {
+            let (received, shown, limit) = match stream.container {
                 // These timestamps are times of arrival.
                 LiveContainer::Matroska => {
-                    *started + Duration::from_micros(u64::try_from(frame.at_us).unwrap_or(0))
+                    let at = *started + Duration::from_micros(u64::try_from(frame.at_us).unwrap_or(0));
+                    (at, at, 1)
                 }
-                LiveContainer::MpegTs | LiveContainer::Mp4 => self.backlog.last_written(),
+                LiveContainer::MpegTs | LiveContainer::Mp4 => {
+                    let received = self.backlog.last_written();
+                    (received, timeline.shown(received, frame.at_us), burst_frames(stream.interval_us))
+                }
             };
             let received = received.min(Instant::now());
-            if self.newest.put(ReceivedFrame { received, picture: Picture::Decoded(frame.frame) }) {
+            let frame = ReceivedFrame { received, shown, picture: Picture::Decoded(frame.frame) };
+            if self.newest.put(frame, limit) {
                 self.counts.dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
         Ok(())
     }
 }
+
+/// Returns the number of frames of a segment that may wait.
+fn burst_frames(interval_us: i64) -> usize {
+    let interval = u128::try_from(interval_us.max(1)).unwrap_or(1);
+    usize::try_from(MAX_BURST.as_micros() / interval).unwrap_or(MAX_BURST_FRAMES).clamp(1, MAX_BURST_FRAMES)
+}
+
+/// Assigns times to the frames of segments, which arrive together.
+#[derive(Debug, Default)]
+struct Timeline {
+    /// The time of the frame with the timestamp 0.
+    origin: Option<Instant>,
+}
+
+impl Timeline {
+    /// Returns the time of a frame: the distances between frames are those of the stream. Starts
+    /// again if the stream is more than [`MAX_DEVIATION`] away from the time of arrival.
+    fn shown(&mut self, received: Instant, at_us: i64) -> Instant {
+        let offset = Duration::from_micros(u64::try_from(at_us).unwrap_or(0));
+        let shown = self.origin.map(|origin| origin + offset);
+        let is_near = |shown: &Instant| {
+            shown.saturating_duration_since(received).max(received.saturating_duration_since(*shown))
+                <= MAX_DEVIATION
+        };
+        if let Some(shown) = shown.filter(is_near) {
+            return shown;
+        }
+        self.origin = received.checked_sub(offset);
+        received
+    }
+}
+
+/// Largest distance between the time of a frame and its arrival.
+const MAX_DEVIATION: Duration = Duration::from_secs(20);
 
 /// Writes units to the decoder until the backlog or the decoder ends.
 fn write_units(mut pipe: LiveInput, header: &Bytes, backlog: &Backlog, counts: &Counts) {

@@ -13,8 +13,8 @@ use uuid::Uuid;
 
 /// A face that is stored.
 pub(super) struct NewAppearance {
-    /// The id of the face. It stays the same if the caller tries again, because the response of a
-    /// commit was lost.
+    /// The id of the face. It stays the same for all attempts, because a commit may have succeeded
+    /// although its response was lost.
     pub(super) id: Uuid,
     pub(super) face: AnalyzedFace,
     pub(super) images: ShotImages,

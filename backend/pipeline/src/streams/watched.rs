@@ -66,7 +66,8 @@ impl WatchedPeople {
         let mut versions = watchlists.versions(tx.conn(), &[self.collection]).await?;
         let version = versions.remove(&self.collection).unwrap_or_default();
         if self.read_at.is_none() || version != self.list.version {
-            // The list in memory may contain embeddings that are erased meanwhile.
+            // Drop the old list first: if the read fails, it must not keep embeddings that were
+            // erased.
             self.list = Arc::default();
             self.list = match self.shared_list(&version) {
                 Some(list) => list,

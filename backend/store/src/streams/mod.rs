@@ -37,7 +37,7 @@ pub struct Stream {
     pub received: i64,
     /// Number of these that were analysed.
     pub analysed: i64,
-    /// Number of frames that should have been analysed and were not, because they were too old.
+    /// Number of frames that were lost, or not analysed because newer ones had arrived.
     pub dropped: i64,
     /// Number of connections since the worker took it over.
     pub connections: i64,

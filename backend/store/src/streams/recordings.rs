@@ -112,8 +112,8 @@ impl Streams<'_> {
         Ok(exists.bind(face).fetch_one(conn).await?)
     }
 
-    /// Returns the first time from `at_us` on at which a locked recording has no frame. Two faces
-    /// of one frame have images of their own, because each image shows one face only.
+    /// Returns a time at which a locked recording has no frame: `at_us`, or at most one millisecond
+    /// later. Two faces of one frame need different times, because each face has its own image.
     pub async fn free_frame_time(
         self,
         conn: &mut PgConnection,
@@ -148,7 +148,8 @@ impl Streams<'_> {
         Ok(())
     }
 
-    /// Returns the collections with recordings that contain expired frames.
+    /// Returns the collections with recordings that may contain expired frames: those that are
+    /// older than their retention.
     pub async fn collections_with_expired_recordings(self) -> Result<Vec<Uuid>, StoreError> {
         Ok(sqlx::query_scalar(
             "select distinct v.collection_id from videos v

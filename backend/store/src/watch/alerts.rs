@@ -79,12 +79,16 @@ pub struct PendingDelivery {
 
 macro_rules! select_alerts {
     ($tail:literal) => {
+        select_alerts!("", $tail)
+    };
+    ($columns:literal, $tail:literal) => {
         concat!(
             "select a.id, a.collection_id, c.name as collection, a.watchlist_id, w.name as watchlist, w.notify, a.face_id, ",
             "f.image_id, (select v.stream from video_frames vf join videos v on v.id = vf.video_id where vf.image_id = f.image_id) as stream, ",
             "a.subject_id, a.watched_face_id, a.similarity, a.sequence, a.state, a.note, a.delivery, a.attempts, ",
-            "a.delivered_at, a.error, a.stored_at, a.created_at ",
-            "from alerts a join watchlists w on w.id = a.watchlist_id join collections c on c.id = a.collection_id ",
+            "a.delivered_at, a.error, a.stored_at, a.created_at",
+            $columns,
+            " from alerts a join watchlists w on w.id = a.watchlist_id join collections c on c.id = a.collection_id ",
             "join faces f on f.id = a.face_id where c.deleting_at is null and ",
             $tail
         )
@@ -261,17 +265,11 @@ struct PendingRow {
 impl Alerts<'_> {
     /// Returns the first alert of a watchlist whose delivery is pending.
     pub async fn next_delivery(self, watchlist: Uuid) -> Result<Option<PendingDelivery>, StoreError> {
-        let row: Option<PendingRow> = sqlx::query_as(
-            "select a.id, a.collection_id, c.name as collection, a.watchlist_id, w.name as watchlist, w.notify, a.face_id,
-                    f.image_id, a.subject_id, a.watched_face_id, a.similarity, a.sequence, a.state, a.note, a.delivery,
-                    a.attempts, a.delivered_at, a.error, a.stored_at, a.created_at, w.webhook,
-                    a.deliver_until <= clock_timestamp() as is_expired,
-                    a.next_attempt_at is null or a.next_attempt_at <= clock_timestamp() as is_due
-             from alerts a join watchlists w on w.id = a.watchlist_id join collections c on c.id = a.collection_id
-                 join faces f on f.id = a.face_id
-             where a.watchlist_id = $1 and a.delivery = 'pending' and c.deleting_at is null
-             order by a.sequence limit 1",
-        )
+        let row: Option<PendingRow> = sqlx::query_as(select_alerts!(
+            ", w.webhook, a.deliver_until <= clock_timestamp() as is_expired,
+             a.next_attempt_at is null or a.next_attempt_at <= clock_timestamp() as is_due",
+            "a.watchlist_id = $1 and a.delivery = 'pending' order by a.sequence limit 1"
+        ))
         .bind(watchlist)
         .fetch_optional(&self.0.pool)
         .await?;

@@ -184,8 +184,9 @@ impl Connection {
         self.is_playing.store(false, Ordering::Relaxed);
     }
 
-    /// Returns whether the client still wants the connection. The task of a connection notices the
-    /// end a moment later than the kernel, and would count a client twice that connects again.
+    /// Returns whether the client still wants the connection. The kernel knows the end of a
+    /// connection before its task does. Without this check, a client that connects again would
+    /// count twice.
     fn is_held(&self) -> bool {
         let mut unread = [0; 4096];
         match self.peek.peek(&mut unread) {

@@ -18,7 +18,7 @@ export function show(page, { signal }) {
   const read = () => get("/streams", { collection: collections.current() }, signal);
   page.append(
     heading("Cameras", linkButton("Alerts", "#/alerts", { symbol: "alerts" })),
-    h("p.lead", {}, "The configuration of the service lists the cameras. Their faces are compared with the watchlists of the collection."),
+    h("p.lead", {}, "The configuration of the service lists the cameras. The service compares the faces that they record with the watchlists of the collection."),
     list);
   fillWith(list, signal, read, draw);
 

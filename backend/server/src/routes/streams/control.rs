@@ -20,7 +20,8 @@ const STILL_TIMEOUT: Duration = Duration::from_secs(8);
 pub(super) const CONTROL: Spec = Spec::needs(Scope::Watch);
 pub(super) const STILL: Spec = Spec::needs(Scope::Watch).problems(&[&[Code::Conflict, Code::NotReady]]);
 
-/// Start to watch a camera. A worker with a free place connects to it within seconds.
+/// Start watching a camera. A worker that watches fewer cameras than its limit connects within
+/// seconds.
 #[utoipa::path(
     post, path = "/streams/{id}/start", operation_id = "start_stream", tag = "streams",
     params(("id" = Uuid, Path, description = "Id of the camera")),
@@ -30,7 +31,7 @@ pub(super) async fn start_stream(state: AppState, caller: Caller, Id(id): Id) ->
     set_wanted(&state, &caller, id, true).await
 }
 
-/// Stop to watch a camera. The worker disconnects within seconds. Stored faces remain until the
+/// Stop watching a camera. The worker disconnects within seconds. Stored faces remain until the
 /// retention of the camera deletes them.
 #[utoipa::path(
     post, path = "/streams/{id}/stop", operation_id = "stop_stream", tag = "streams",
@@ -65,7 +66,7 @@ async fn set_wanted(state: &AppState, caller: &Caller, id: Uuid, wanted: bool) -
     responses(
         (status = 200, description = "The picture", content((Binary = "image/jpeg"))),
         (status = 409, description = "This process does not watch the camera"),
-        (status = 503, description = "The camera sent no frame in time"),
+        (status = 503, description = "The camera sent no frame in time, or too many requests wait for its next frame"),
     ),
 )]
 pub(super) async fn get_stream_still(state: AppState, caller: Caller, Id(id): Id) -> Result<Response> {

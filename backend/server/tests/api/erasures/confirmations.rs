@@ -232,6 +232,8 @@ const DELETE_NO_FACES: &[(&str, &[&str])] = &[
             "resume_video",
             "cancel_video",
             "retry_job",
+            "start_stream",
+            "stop_stream",
             "retry_video",
         ],
     ),
