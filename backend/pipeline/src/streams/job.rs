@@ -228,7 +228,8 @@ impl Turn<'_> {
                 Err(WatchError::Stale) => return RunEnd::Stale,
                 Err(WatchError::Receive(error)) => error,
             };
-            counter!("facecrawl_stream_connections_total", "result" => "failed").increment(1);
+            counter!("facecrawl_stream_connections_total", "result" => StreamState::Failing.as_str())
+                .increment(1);
             if connected.elapsed() > STABLE_TIME {
                 wait = FIRST_WAIT;
             }
@@ -269,7 +270,8 @@ impl Turn<'_> {
         loop {
             let frame = receiver.next().await?;
             if self.status.lock().state != Some(StreamState::Running) {
-                counter!("facecrawl_stream_connections_total", "result" => "running").increment(1);
+                counter!("facecrawl_stream_connections_total", "result" => StreamState::Running.as_str())
+                    .increment(1);
                 self.set_state(StreamState::Running, None);
             }
             let received = frame.received;
@@ -278,7 +280,7 @@ impl Turn<'_> {
                 Ok(result) => self.record_analysis(received, result.size),
                 Err(IngestError::Queue(QueueError::Stale(_))) => return Err(WatchError::Stale),
                 Err(error) => {
-                    counter!("facecrawl_stream_frames_total", "outcome" => "failed").increment(1);
+                    counter!("facecrawl_stream_frames_total", "outcome" => "error").increment(1);
                     if logged.is_none_or(|at| at.elapsed() > LOG_INTERVAL) {
                         logged = Some(Instant::now());
                         tracing::warn!(stream = self.stream.name, %error, "failed to analyse a frame of a camera");

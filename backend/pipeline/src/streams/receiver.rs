@@ -59,6 +59,13 @@ pub(super) struct Counts {
     pub(super) lost: AtomicU64,
 }
 
+impl Counts {
+    fn drop_frames(&self, frames: u64) {
+        self.dropped.fetch_add(frames, Ordering::Relaxed);
+        metrics::counter!("facecrawl_stream_frames_total", "outcome" => "dropped").increment(frames);
+    }
+}
+
 /// Longest time without a decoded picture. A camera that sends only damaged frames is reconnected.
 const PICTURE_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -235,7 +242,7 @@ impl ReceiveTask {
             self.last_image = Some(received);
             let frame = ReceivedFrame { received, shown: received, picture: Picture::Jpeg(unit.bytes) };
             if self.newest.put(frame, 1) {
-                self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+                self.counts.drop_frames(1);
             }
         }
     }
@@ -320,7 +327,7 @@ impl PictureReader {
             let received = received.min(Instant::now());
             let frame = ReceivedFrame { received, shown, picture: Picture::Decoded(frame.frame) };
             if self.newest.put(frame, limit) {
-                self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+                self.counts.drop_frames(1);
             }
         }
         Ok(())
@@ -367,7 +374,7 @@ fn write_units(mut pipe: LiveInput, header: &Bytes, backlog: &Backlog, counts: &
         return;
     }
     while let Some(taken) = backlog.take() {
-        counts.dropped.fetch_add(taken.dropped, Ordering::Relaxed);
+        counts.drop_frames(taken.dropped);
         if pipe.write_all(&taken.item.bytes).is_err() {
             return;
         }
