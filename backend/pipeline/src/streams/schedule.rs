@@ -98,9 +98,8 @@ fn parse_days(text: &str) -> Option<[bool; 7]> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last) = (number(first)?, number(last)?);
         // A range can contain the end of the week.
-        for day in 0..7 {
-            let distance = (day + 7 - first) % 7;
-            days[day] |= distance <= (last + 7 - first) % 7;
+        for (day, is_listed) in days.iter_mut().enumerate() {
+            *is_listed |= (day + 7 - first) % 7 <= (last + 7 - first) % 7;
         }
     }
     Some(days)
@@ -167,10 +166,10 @@ mod tests {
     #[test]
     fn times_have_configured_offset() {
         let schedule = schedule(&["sun 00:00-24:00"], Some("+02:00"));
-        assert_eq!(schedule.is_open(datetime!(2026-11-28 21:59 UTC)), false);
+        assert!(!schedule.is_open(datetime!(2026-11-28 21:59 UTC)));
         assert!(schedule.is_open(datetime!(2026-11-28 22:00 UTC)));
         assert!(schedule.is_open(datetime!(2026-11-29 21:59 UTC)));
-        assert_eq!(schedule.is_open(datetime!(2026-11-29 22:00 UTC)), false);
+        assert!(!schedule.is_open(datetime!(2026-11-29 22:00 UTC)));
     }
 
     #[test]
