@@ -5,7 +5,6 @@
 mod common;
 
 mod administration;
-mod cameras;
 mod chrome;
 mod crawls;
 mod faces;
