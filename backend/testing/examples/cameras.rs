@@ -6,7 +6,7 @@ use std::time::Duration;
 use testing::camera::{MjpegCamera, MjpegOptions, Pace, Recording, RtspCamera, RtspOptions};
 use testing::film::{Film, Timing};
 
-/// Serves the standard film as cameras on 127.0.0.1, in a loop
+/// Serves the standard film in a loop, as cameras on 127.0.0.1
 ///
 /// Needs the ffmpeg of ./scripts/video or of the variable FFMPEG. Frames that a client reads more
 /// than a second too late are dropped up to the next keyframe, and counted.

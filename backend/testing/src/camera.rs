@@ -6,8 +6,8 @@
 //!
 //! A camera listens on a free port, until it is dropped. It runs on threads of this module, so
 //! tests with and without an asynchronous runtime can use it. Its methods unplug it, pause it, or
-//! make it misbehave while clients are connected. [`RtspCamera::counts`] says what clients did so
-//! far, and [`RtspCamera::wait_for`] waits until they have done something.
+//! make it misbehave while clients are connected. [`Server::counts`] says what clients did so far,
+//! and [`Server::wait_for`] waits until they have done something.
 
 mod authentication;
 mod counts;
@@ -29,3 +29,4 @@ pub use playback::Pace;
 pub use recording::Recording;
 pub use rtp::Garbage;
 pub use rtsp::{DescribeFault, RtspCamera, RtspOptions};
+pub use server::Server;

@@ -7,6 +7,9 @@ use std::collections::HashMap;
 
 const REALM: &str = "test camera";
 
+/// The value that a client of HTTP includes in its digest. One value is enough for tests.
+pub(super) const HTTP_NONCE: &str = "5ccc069c403ebaf9f0171e9517f40e41";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     Basic,

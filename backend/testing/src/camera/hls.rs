@@ -1,19 +1,16 @@
 //! A camera with HLS (RFC 8216): a live playlist of short segments.
-use super::authentication::Authentication;
-use super::counts::{Counter, Counts};
+use super::authentication::{Authentication, HTTP_NONCE};
+use super::counts::Counter;
 use super::message::{Request, head};
 use super::peer::Peer;
 use super::recording::{Recording, Segment};
 use super::server::Server;
 use anyhow::Context;
 use std::fmt::Write;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
-
-/// The value that a client includes in its digest. One value is enough for tests.
-const NONCE: &str = "5ccc069c403ebaf9f0171e9517f40e41";
 
 /// Number of segments that can still be fetched after the playlist no longer has them.
 const KEPT_SEGMENTS: u64 = 10;
@@ -75,10 +72,18 @@ impl Default for HlsOptions {
 }
 
 /// A camera on 127.0.0.1. All clients get the same segments: the recording in a loop, from the
-/// start of the camera on.
+/// start of the camera on. It goes on recording while it is unplugged. It counts no frames.
 pub struct HlsCamera {
     server: Server,
     shared: Arc<Shared>,
+}
+
+impl Deref for HlsCamera {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
 }
 
 struct Shared {
@@ -139,25 +144,10 @@ impl HlsCamera {
         Ok(Self { server: server.with_context(|| format!("cannot listen on port {port}"))?, shared })
     }
 
-    pub fn port(&self) -> u16 {
-        self.server.port()
-    }
-
     /// Returns the URL of the playlist, without a password.
     pub fn url(&self) -> String {
         let name = if self.shared.options.has_master { "master" } else { "live" };
         format!("http://127.0.0.1:{}/{name}.m3u8", self.port())
-    }
-
-    /// Closes all connections and refuses new ones, until [`plug_in`](Self::plug_in). The camera
-    /// goes on recording. Panics if another program takes the port at this moment.
-    pub fn unplug(&self) {
-        self.server.unplug().expect("the port of the camera can be kept");
-    }
-
-    /// Accepts connections again, on the same port. Panics if this port cannot be used.
-    pub fn plug_in(&self) {
-        self.server.plug_in().expect("the camera can listen on its port again");
     }
 
     /// Adds no more segments to the playlist, until [`resume`](Self::resume).
@@ -170,22 +160,6 @@ impl HlsCamera {
     pub fn resume(&self) {
         let mut clock = self.shared.clock.lock().unwrap_or_else(PoisonError::into_inner);
         *clock = Clock { before: clock.elapsed(), since: Some(Instant::now()) };
-    }
-
-    /// Returns what clients did so far. Frames are not counted.
-    pub fn counts(&self) -> Counts {
-        self.shared.counter.get()
-    }
-
-    /// Returns a receiver of each change of the counts.
-    pub fn watch(&self) -> watch::Receiver<Counts> {
-        self.shared.counter.watch()
-    }
-
-    /// Waits until a condition of the counts holds, and returns them. Panics after
-    /// [`MAX_WAIT`](crate::MAX_WAIT).
-    pub async fn wait_for(&self, condition: impl FnMut(&Counts) -> bool) -> Counts {
-        self.shared.counter.wait_for(condition).await
     }
 }
 
@@ -202,10 +176,10 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>) {
 impl Shared {
     async fn answer(&self, request: &Request, peer: &mut Peer) -> Option<()> {
         if let Some(authentication) = &self.options.authentication
-            && !authentication.accepts(request, NONCE)
+            && !authentication.accepts(request, HTTP_NONCE)
         {
             self.counter.change(|counts| counts.refused_requests += 1);
-            let challenge = authentication.challenge(NONCE);
+            let challenge = authentication.challenge(HTTP_NONCE);
             return peer.respond("401 Unauthorized", &[("WWW-Authenticate", &challenge)], &[]).await;
         }
         let path = request.target.split('?').next().unwrap_or_default();

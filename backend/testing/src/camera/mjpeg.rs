@@ -1,18 +1,16 @@
 //! A camera with JPEG images over HTTP (`multipart/x-mixed-replace`).
-use super::authentication::Authentication;
-use super::counts::{Counter, Counts};
+use super::authentication::{Authentication, HTTP_NONCE};
+use super::counts::Counter;
 use super::message::{Request, head, padding_headers};
 use super::peer::Peer;
 use super::playback::{Controls, Pace, Playback};
 use super::recording::Recording;
 use super::server::{Connection, Server};
 use anyhow::Context;
+use std::ops::Deref;
 use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-
-/// The value that a client includes in its digest. One value is enough for tests.
-const NONCE: &str = "5ccc069c403ebaf9f0171e9517f40e41";
 
 const BOUNDARY: &str = "frame";
 
@@ -54,6 +52,14 @@ pub struct MjpegCamera {
     shared: Arc<Shared>,
 }
 
+impl Deref for MjpegCamera {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
 struct Shared {
     options: MjpegOptions,
     controls: watch::Sender<Controls>,
@@ -82,10 +88,6 @@ impl MjpegCamera {
         Ok(Self { server: server.with_context(|| format!("cannot listen on port {port}"))?, shared })
     }
 
-    pub fn port(&self) -> u16 {
-        self.server.port()
-    }
-
     /// Returns the URL of the stream, without a password.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}/stream.mjpg", self.port())
@@ -94,17 +96,6 @@ impl MjpegCamera {
     /// Returns the URL of the stream with a user and a password, which must need no escapes.
     pub fn url_with_password(&self, user: &str, password: &str) -> String {
         format!("http://{user}:{password}@127.0.0.1:{}/stream.mjpg", self.port())
-    }
-
-    /// Closes all connections and refuses new ones, until [`plug_in`](Self::plug_in). Panics if
-    /// another program takes the port at this moment.
-    pub fn unplug(&self) {
-        self.server.unplug().expect("the port of the camera can be kept");
-    }
-
-    /// Accepts connections again, on the same port. Panics if this port cannot be used.
-    pub fn plug_in(&self) {
-        self.server.plug_in().expect("the camera can listen on its port again");
     }
 
     /// Keeps connections open and accepts new ones, but sends nothing, until
@@ -129,22 +120,6 @@ impl MjpegCamera {
         recording.images()?;
         self.shared.controls.send_modify(|controls| controls.recording = recording.clone());
         Ok(())
-    }
-
-    /// Returns what clients did so far.
-    pub fn counts(&self) -> Counts {
-        self.shared.counter.get()
-    }
-
-    /// Returns a receiver of each change of the counts.
-    pub fn watch(&self) -> watch::Receiver<Counts> {
-        self.shared.counter.watch()
-    }
-
-    /// Waits until a condition of the counts holds, and returns them. Panics after
-    /// [`MAX_WAIT`](crate::MAX_WAIT).
-    pub async fn wait_for(&self, condition: impl FnMut(&Counts) -> bool) -> Counts {
-        self.shared.counter.wait_for(condition).await
     }
 }
 
@@ -176,9 +151,9 @@ impl Session {
 
     async fn answer(&mut self, request: &Request) -> Option<()> {
         if let Some(authentication) = &self.shared.options.authentication
-            && !authentication.accepts(request, NONCE)
+            && !authentication.accepts(request, HTTP_NONCE)
         {
-            let challenge = authentication.challenge(NONCE);
+            let challenge = authentication.challenge(HTTP_NONCE);
             self.shared.counter.change(|counts| counts.refused_requests += 1);
             return self.peer.respond("401 Unauthorized", &[("WWW-Authenticate", &challenge)], &[]).await;
         }

@@ -1,6 +1,6 @@
 //! A camera with RTSP 1.0 (RFC 2326) and H.264, over TCP only.
 use super::authentication::{Authentication, md5_hex};
-use super::counts::{Counter, Counts};
+use super::counts::Counter;
 use super::message::{Request, head, padding_headers};
 use super::peer::Peer;
 use super::playback::{Controls, GarbageOrder, Pace, Playback};
@@ -10,6 +10,7 @@ use super::server::{Connection, Server};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::fmt::Write;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -71,6 +72,14 @@ pub struct RtspCamera {
     shared: Arc<Shared>,
 }
 
+impl Deref for RtspCamera {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
 struct Shared {
     options: RtspOptions,
     controls: watch::Sender<Controls>,
@@ -102,10 +111,6 @@ impl RtspCamera {
         Ok(Self { server, shared })
     }
 
-    pub fn port(&self) -> u16 {
-        self.server.port()
-    }
-
     /// Returns the URL of the stream, without a password.
     pub fn url(&self) -> String {
         format!("rtsp://127.0.0.1:{}/stream", self.port())
@@ -114,17 +119,6 @@ impl RtspCamera {
     /// Returns the URL of the stream with a user and a password, which must need no escapes.
     pub fn url_with_password(&self, user: &str, password: &str) -> String {
         format!("rtsp://{user}:{password}@127.0.0.1:{}/stream", self.port())
-    }
-
-    /// Closes all connections and refuses new ones, until [`plug_in`](Self::plug_in). Panics if
-    /// another program takes the port at this moment.
-    pub fn unplug(&self) {
-        self.server.unplug().expect("the port of the camera can be kept");
-    }
-
-    /// Accepts connections again, on the same port. Panics if this port cannot be used.
-    pub fn plug_in(&self) {
-        self.server.plug_in().expect("the camera can listen on its port again");
     }
 
     /// Keeps connections open and accepts new ones, but sends nothing, until
@@ -168,22 +162,6 @@ impl RtspCamera {
     /// Returns the number of frames in one loop of the current recording.
     pub fn length(&self) -> usize {
         self.shared.controls.borrow().recording.length()
-    }
-
-    /// Returns what clients did so far.
-    pub fn counts(&self) -> Counts {
-        self.shared.counter.get()
-    }
-
-    /// Returns a receiver of each change of the counts.
-    pub fn watch(&self) -> watch::Receiver<Counts> {
-        self.shared.counter.watch()
-    }
-
-    /// Waits until a condition of the counts holds, and returns them. Panics after
-    /// [`MAX_WAIT`](crate::MAX_WAIT).
-    pub async fn wait_for(&self, condition: impl FnMut(&Counts) -> bool) -> Counts {
-        self.shared.counter.wait_for(condition).await
     }
 }
 

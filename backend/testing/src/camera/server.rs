@@ -1,6 +1,6 @@
 //! Listening of a camera: accepts connections, can be unplugged, and counts connections and players
 //! that are open at one time.
-use super::counts::Counter;
+use super::counts::{Counter, Counts};
 use std::future::Future;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Runtime;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 
 /// Size of the buffer for bytes that a client has not received yet. The default would hide for a
@@ -24,7 +24,8 @@ pub(super) static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 
 type Serve = dyn Fn(TcpStream, Arc<Connection>) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
-pub(super) struct Server {
+/// The part that all kinds of cameras share.
+pub struct Server {
     port: u16,
     hub: Arc<Hub>,
     socket: Mutex<Socket>,
@@ -62,28 +63,48 @@ impl Server {
         let port = socket.local_addr()?.port();
         let hub = Arc::new(Hub { serve, counter, open: Mutex::default() });
         let server = Self { port, hub, socket: Mutex::new(Socket::Bound(socket)) };
-        server.plug_in()?;
+        server.listen()?;
         Ok(server)
     }
 
-    pub(super) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Closes all connections and refuses new ones. They are closed when this returns.
-    pub(super) fn unplug(&self) -> io::Result<()> {
+    /// Closes all connections and refuses new ones, until [`plug_in`](Self::plug_in). They are
+    /// closed when this returns. Panics if another program takes the port at this moment.
+    pub fn unplug(&self) {
         let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         if let Socket::Listening { stop, stopped } = std::mem::replace(&mut *socket, Socket::Closed) {
             let _ended = stop.send(());
             // This also returns if the task is gone.
             let _ended = stopped.recv();
         }
-        *socket = Socket::Bound(bind(self.port)?);
-        Ok(())
+        *socket = Socket::Bound(bind(self.port).expect("the port of the camera can be kept"));
     }
 
-    /// Accepts connections again, on the same port.
-    pub(super) fn plug_in(&self) -> io::Result<()> {
+    /// Accepts connections again, on the same port. Panics if this port cannot be used.
+    pub fn plug_in(&self) {
+        self.listen().expect("the camera can listen on its port again");
+    }
+
+    /// Returns what clients did so far.
+    pub fn counts(&self) -> Counts {
+        self.hub.counter.get()
+    }
+
+    /// Returns a receiver of each change of the counts.
+    pub fn watch(&self) -> watch::Receiver<Counts> {
+        self.hub.counter.watch()
+    }
+
+    /// Waits until the counts meet a condition, and returns the counts. Panics after
+    /// [`MAX_WAIT`](crate::MAX_WAIT).
+    pub async fn wait_for(&self, condition: impl FnMut(&Counts) -> bool) -> Counts {
+        self.hub.counter.wait_for(condition).await
+    }
+
+    fn listen(&self) -> io::Result<()> {
         let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         *socket = match std::mem::replace(&mut *socket, Socket::Closed) {
             Socket::Bound(bound) => {
@@ -115,7 +136,8 @@ fn bind(port: u16) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// Serves connections until `stop`, and then closes all of them. A dropped sender stops it, too.
+/// Serves connections until `stop`, and then closes all of them. Dropping the sender also stops
+/// it.
 async fn accept(listener: TcpListener, hub: Arc<Hub>, mut stop: oneshot::Receiver<()>) {
     let mut connections = JoinSet::new();
     loop {
