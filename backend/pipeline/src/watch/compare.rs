@@ -1,6 +1,7 @@
 //! Decides which new faces match which watchlists. Does no I/O.
 use domain::WatchNotify;
-use store::watch::matching::{ActiveWatchlist, NewAlert, NewFaceToCompare, WatchedFaces};
+use store::watch::matching::{ActiveWatchlist, NewFaceToCompare, WatchedFaces};
+use store::watch::new_alerts::NewAlert;
 use tracking::write_dot_products;
 use vision::{Profile, QualityReport};
 

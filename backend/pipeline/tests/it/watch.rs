@@ -240,7 +240,7 @@ async fn deletion_waits_for_comparison_and_removes_its_alert() {
     let face = world.store_faces(&[1.0]).await[0];
     let mut comparing = world.store.begin().await.unwrap();
     let claimed = world.store.watchlists().claim(comparing.conn(), world.collection, 10).await.unwrap();
-    let alert = store::watch::matching::NewAlert {
+    let alert = store::watch::new_alerts::NewAlert {
         collection_id: world.collection,
         watchlist_id: watchlist_id(&world).await,
         face_id: face,

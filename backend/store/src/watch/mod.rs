@@ -1,7 +1,8 @@
-//! Watchlists: creates, reads, changes and ends them. The comparison reads them with `matching`,
-//! and their alerts are in `alerts`.
+//! Watchlists: creates, reads, changes and ends them. The comparison reads them with `matching` and
+//! stores its alerts with `new_alerts`; stored alerts are in `alerts`.
 pub mod alerts;
 pub mod matching;
+pub mod new_alerts;
 use crate::StoreError;
 use crate::db::deletions::set_tombstones;
 use crate::store::Watchlists;
