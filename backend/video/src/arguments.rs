@@ -95,7 +95,8 @@ pub(crate) fn frames(
 }
 
 /// Returns the arguments to decode frames while they arrive through the pipe [`VIDEO_FD`], and to
-/// write one in `interval_us` as [`frames`] does. `container` is a format of ffmpeg.
+/// write one frame per `interval_us`, in the format of [`frames`]. `container` is a format of
+/// ffmpeg.
 pub(crate) fn live(
     (container, timeline): (&str, Timeline),
     max_pixels: u64,

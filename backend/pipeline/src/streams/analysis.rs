@@ -1,7 +1,7 @@
 //! Analyses the frames of a camera: finds and embeds the faces, compares them with the watched
 //! people, joins them into tracks, and stores the faces that are wanted.
 use crate::admission::budget::Share;
-use crate::images::face_store::{FaceStore, IngestError};
+use crate::images::face_store::IngestError;
 use crate::streams::appearances::{Appearances, Decision};
 use crate::streams::config::StreamConfig;
 use crate::streams::receiver::{Picture, ReceivedFrame};
@@ -10,7 +10,6 @@ use crate::streams::watched::{SharedLists, WatchedPeople};
 use crate::videos::analyze::ShotCrop;
 use crate::{AnalyzeError, AnalyzeOptions, AnalyzedFace, Passes};
 use inference::Priority;
-use queue::Claim;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,14 +43,6 @@ struct Candidate {
     size: (u32, u32),
 }
 
-/// What one frame yielded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct FrameResult {
-    pub(super) faces: usize,
-    /// Width and height in pixels.
-    pub(super) size: (u32, u32),
-}
-
 pub(super) struct StreamAnalysis<'a> {
     config: &'a StreamConfig,
     storage: StreamStorage<'a>,
@@ -67,25 +58,16 @@ pub(super) struct StreamAnalysis<'a> {
     stored: HashMap<u64, (Uuid, OffsetDateTime)>,
 }
 
-/// The owner of an analysis.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct StreamClaim {
-    pub(super) claim: Claim,
-    pub(super) stream: Uuid,
-    pub(super) collection: Uuid,
-}
-
 impl<'a> StreamAnalysis<'a> {
     /// Creates an analysis without tracks. `threshold` is `MATCH_THRESHOLD`. The last argument
     /// contains the quality profile and the match threshold of the collection.
     pub(super) fn new(
-        faces: &'a FaceStore,
+        storage: StreamStorage<'a>,
         config: &'a StreamConfig,
-        owner: StreamClaim,
         (lists, threshold): (SharedLists, Option<f32>),
         (profile, collection_threshold): (Option<Profile>, Option<f32>),
     ) -> Self {
-        let StreamClaim { claim, stream, collection } = owner;
+        let StreamStorage { faces, collection, .. } = storage;
         let model = faces.analyzer.engine().embedder();
         let options = AnalyzeOptions {
             max_faces: Some(MAX_FACES),
@@ -111,7 +93,7 @@ impl<'a> StreamAnalysis<'a> {
         };
         Self {
             config,
-            storage: StreamStorage { faces, claim, stream, collection },
+            storage,
             watched: WatchedPeople::new(faces.store.clone(), lists, (collection, faces.model_id), threshold),
             options,
             tracker: Tracker::new(tracker),
@@ -123,24 +105,23 @@ impl<'a> StreamAnalysis<'a> {
     }
 
     /// Analyses a frame, and stores the faces that are wanted. Faces that could not be stored are
-    /// tried again with the next frame.
+    /// tried again with the next frame. Returns the width and height of the frame in pixels.
     ///
     /// # Errors
     /// Fails if the frame could not be analysed. The next frame may succeed. Fails with
     /// `QueueError::Stale` if the claim was lost.
-    pub(super) async fn analyze(&mut self, received: ReceivedFrame) -> Result<FrameResult, IngestError> {
+    pub(super) async fn analyze(&mut self, received: ReceivedFrame) -> Result<(u32, u32), IngestError> {
         self.store_waiting().await?;
         let at = wall_time(received.shown);
         let (frame, _memory) = self.picture(received.picture).await?;
         let size = (frame.width(), frame.height());
         let candidates = self.find_faces(&frame, at).await?;
-        let faces = candidates.len();
         drop(frame);
         let decisions = self.decide(candidates, at).await?;
         for decision in decisions {
             self.store(decision).await?;
         }
-        Ok(FrameResult { faces, size })
+        Ok(size)
     }
 
     /// Decodes the picture if it is an image, with a share of the memory for images.

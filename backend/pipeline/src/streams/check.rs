@@ -1,5 +1,6 @@
 //! Measures what a camera sends and what it costs to watch it. Stores nothing.
 use crate::streams::config::StreamConfig;
+use crate::streams::receiver::live_stream;
 use crate::{AnalyzeError, AnalyzeOptions, Analyzer, Passes};
 use bytes::Bytes;
 use camera::{CameraError, Codec, Connector, Format, Session};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use video::{Decoder, LiveContainer, LiveGpu, LiveStream, VideoError};
+use video::{Decoder, LiveGpu, LiveStream, VideoError};
 use vision::Frame;
 
 /// Maximum number of units that wait for the decoder.
@@ -160,15 +161,10 @@ struct Decoding {
 impl Decoding {
     /// Returns `None` for JPEG images.
     fn start(decoder: &Decoder, session: &Session, interval: Duration, time: Duration) -> Option<Self> {
-        let container = match session.format() {
-            Format::Jpeg => return None,
-            Format::Matroska(_) => LiveContainer::Matroska,
-            Format::MpegTs => LiveContainer::MpegTs,
-            Format::Mp4 => LiveContainer::Mp4,
-        };
+        let stream = live_stream(session.format(), interval, time, LiveGpu::default())?;
         let (input, units) = sync_channel(QUEUE_LENGTH);
         let (decoder, header) = (decoder.clone(), session.header());
-        let read = move || decode(&decoder, container, interval, time, header, units);
+        let read = move || decode(&decoder, &stream, header, units);
         Some(Self { input, reader: std::thread::spawn(read) })
     }
 
@@ -186,15 +182,11 @@ impl Decoding {
 
 fn decode(
     decoder: &Decoder,
-    container: LiveContainer,
-    interval: Duration,
-    time: Duration,
+    stream: &LiveStream,
     header: Bytes,
     units: Receiver<Bytes>,
 ) -> Result<Decoded, VideoError> {
-    let interval_us = i64::try_from(interval.as_micros()).unwrap_or(i64::MAX);
-    let stream = LiveStream { container, interval_us, time, gpu: LiveGpu::default() };
-    let (mut pipe, mut frames) = decoder.live(&stream)?;
+    let (mut pipe, mut frames) = decoder.live(stream)?;
     let writer = std::thread::spawn(move || {
         let mut write = |bytes: Bytes| pipe.write_all(&bytes).is_ok();
         let _ = write(header) && units.into_iter().all(write);

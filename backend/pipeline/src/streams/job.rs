@@ -3,11 +3,13 @@
 use crate::domain::jobs::{self, StreamJob};
 use crate::domain::profile_of;
 use crate::images::face_store::{FaceStore, IngestError};
-use crate::streams::analysis::{StreamAnalysis, StreamClaim, wall_time};
+use crate::streams::analysis::{StreamAnalysis, wall_time};
 use crate::streams::config::{StreamConfig, StreamConfigs};
 use crate::streams::receiver::{Counts, Picture, ReceiveError, ReceivedFrame, Receiver};
 use crate::streams::still::{HeldCamera, Stills};
+use crate::streams::storing::StreamStorage;
 use crate::streams::watched::SharedLists;
+use crate::videos::store::to_i32;
 use bytes::Bytes;
 use camera::Connector;
 use domain::StreamState;
@@ -27,7 +29,8 @@ use vision::{Frame, crop, encode};
 
 /// Time after which another worker may take a camera over, so that the load moves to new workers.
 const TURN: Duration = Duration::from_secs(600);
-/// Longest turn. A turn continues while a person is visible, so that no appearance is cut in two.
+/// Longest turn. Up to it, a turn continues while a person is visible, so that their appearance is
+/// not cut in two.
 const MAX_TURN: Duration = Duration::from_secs(1_200);
 /// Time between two reports, and before a stop takes effect.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
@@ -169,19 +172,15 @@ impl Turn<'_> {
                 Err(StoreError::NotFound { .. }) => return RunEnd::Done,
                 Err(error) => return RunEnd::Retry(error.to_string(), None),
             };
-        let claim = StreamClaim {
+        let storage = StreamStorage {
+            faces: self.faces,
             claim: self.job.claim,
             stream: self.stream.id,
             collection: self.stream.collection_id,
         };
         let defaults = (profile_of(&collection), collection.match_threshold);
-        let mut analysis = StreamAnalysis::new(
-            self.faces,
-            self.config,
-            claim,
-            (self.lists.clone(), self.tools.threshold),
-            defaults,
-        );
+        let mut analysis =
+            StreamAnalysis::new(storage, self.config, (self.lists.clone(), self.tools.threshold), defaults);
         let camera = self.tools.stills.hold(self.stream.id);
         let closing = async {
             match until_change {
@@ -277,7 +276,7 @@ impl Turn<'_> {
             let received = frame.received;
             self.answer_still_requests(camera, &frame).await;
             match analysis.analyze(frame).await {
-                Ok(result) => self.record_analysis(received, result.size),
+                Ok(size) => self.record_analysis(received, size),
                 Err(IngestError::Queue(QueueError::Stale(_))) => return Err(WatchError::Stale),
                 Err(error) => {
                     counter!("facecrawl_stream_frames_total", "outcome" => "error").increment(1);
@@ -361,7 +360,6 @@ impl Turn<'_> {
         let dropped = self.counts.dropped.load(Ordering::Relaxed) + self.counts.lost.load(Ordering::Relaxed);
         let report = {
             let status = self.status.lock();
-            let to_i32 = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
             StreamReport {
                 state: status.state,
                 detail: status.detail.clone(),

@@ -198,14 +198,8 @@ impl ReceiveTask {
     fn start_decoding(&mut self, header: Bytes) -> Result<(), ReceiveError> {
         // The previous decoder ends first, so that the memory of only one is in use.
         self.decoding = None;
-        let container = match self.session.format() {
-            Format::Jpeg => return Ok(()),
-            Format::Matroska(_) => LiveContainer::Matroska,
-            Format::MpegTs => LiveContainer::MpegTs,
-            Format::Mp4 => LiveContainer::Mp4,
-        };
-        let interval_us = i64::try_from(self.interval.as_micros()).unwrap_or(i64::MAX);
-        let stream = LiveStream { container, interval_us, time: self.time, gpu: self.gpu.clone() };
+        let (format, gpu) = (self.session.format(), self.gpu.clone());
+        let Some(stream) = live_stream(format, self.interval, self.time, gpu) else { return Ok(()) };
         let started = self.session.started().into();
         let input = DecoderInput { decoder: self.decoder.clone(), stream, started };
         let decoding = Decoding::start(input, header, self.newest.clone(), self.counts.clone());
@@ -246,6 +240,24 @@ impl ReceiveTask {
             }
         }
     }
+}
+
+/// Returns what the decoder of a connection is told, with one frame per `interval` for at most
+/// about `time`; `None` for JPEG images, which need no decoder.
+pub(super) fn live_stream(
+    format: &Format,
+    interval: Duration,
+    time: Duration,
+    gpu: LiveGpu,
+) -> Option<LiveStream> {
+    let container = match format {
+        Format::Jpeg => return None,
+        Format::Matroska(_) => LiveContainer::Matroska,
+        Format::MpegTs => LiveContainer::MpegTs,
+        Format::Mp4 => LiveContainer::Mp4,
+    };
+    let interval_us = i64::try_from(interval.as_micros()).unwrap_or(i64::MAX);
+    Some(LiveStream { container, interval_us, time, gpu })
 }
 
 struct DecoderInput {

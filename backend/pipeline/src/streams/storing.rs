@@ -3,6 +3,7 @@
 use crate::AnalyzedFace;
 use crate::images::face_store::{FaceStore, IngestError, StoredBlobs, new_face};
 use crate::videos::analyze::ShotImages;
+use crate::videos::store::to_i32;
 use queue::Claim;
 use store::faces::FaceRow;
 use store::videos::tracks::{NewFrame, NewTrack, ShotFace};
@@ -36,6 +37,7 @@ pub(super) enum Stored {
     Suppressed,
 }
 
+/// Stores the faces of one camera for the worker that holds its job.
 pub(super) struct StreamStorage<'a> {
     pub(super) faces: &'a FaceStore,
     pub(super) claim: Claim,
@@ -123,8 +125,4 @@ impl StreamStorage<'_> {
         tx.commit().await?;
         Ok(Stored::Stored)
     }
-}
-
-fn to_i32(number: u32) -> i32 {
-    i32::try_from(number).unwrap_or(i32::MAX)
 }

@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 use vision::QualityReport;
 
-/// Time for which the watchlists are not read again. A change takes effect within this time.
+/// Minimum time between two reads of the watchlists. A change takes effect after at most this time.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The comparison of one face.
@@ -26,7 +26,8 @@ pub(crate) struct Comparison {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct WatchlistMatch {
     pub(crate) watchlist: Uuid,
-    /// Cosine similarity to the most similar watched face minus the threshold of the watchlist.
+    /// The cosine similarity to the most similar watched face, minus the threshold of the
+    /// watchlist.
     pub(crate) margin: f32,
 }
 
@@ -125,14 +126,13 @@ impl WatchedPeople {
             is_brief: false,
         };
         let faces: Vec<NewFaceToCompare> = faces.iter().map(face).collect();
-        let (list, compared) = (self.list.clone(), faces.clone());
-        let alerts = tokio::task::spawn_blocking(move || compare(&list, &compared)).await;
+        let ids: Vec<Uuid> = faces.iter().map(|face| face.entry.face_id).collect();
+        let list = self.list.clone();
+        let alerts = tokio::task::spawn_blocking(move || compare(&list, &faces)).await;
         let alerts =
             alerts.map_err(|error| StoreError::Invalid(format!("the comparison failed: {error}")))?;
         for alert in alerts {
-            let Some(at) = faces.iter().position(|face| face.entry.face_id == alert.face_id) else {
-                continue;
-            };
+            let Some(at) = ids.iter().position(|id| *id == alert.face_id) else { continue };
             let watchlist = self.list.watchlists.iter().find(|watchlist| watchlist.id == alert.watchlist_id);
             match (watchlist, alert.similarity) {
                 (Some(watchlist), Some(similarity)) => comparisons[at].matches.push(WatchlistMatch {

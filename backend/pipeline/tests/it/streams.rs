@@ -172,7 +172,7 @@ async fn watch(world: &World, embedding: Vec<f32>, notify: WatchNotify) -> Uuid 
 }
 
 /// Returns an embedding that no face of a film has.
-fn nobody(world: &World) -> Vec<f32> {
+fn unused_embedding(world: &World) -> Vec<f32> {
     let dimensions = world.face_store.analyzer().engine().embedder().dimensions;
     let mut embedding = vec![0.0; dimensions];
     embedding[dimensions - 1] = -1.0;
@@ -223,7 +223,7 @@ async fn watched_person_is_reported_once_per_appearance() {
 #[testing::test]
 async fn faces_of_unwatched_people_are_not_stored() {
     let world = World::new().await;
-    watch(&world, nobody(&world), WatchNotify::Match).await;
+    watch(&world, unused_embedding(&world), WatchNotify::Match).await;
     let camera = RtspCamera::start(&Recording::new(&film(&[DAN])).unwrap()).unwrap();
     let watching = Watching::start(world, config(&camera.url(), None)).await;
     watching.wait_for(|stream| stream.analysed >= 20).await;
@@ -245,7 +245,7 @@ async fn faces_of_unwatched_people_are_not_stored() {
 #[testing::test]
 async fn unknown_person_who_stays_is_reported_once() {
     let world = World::new().await;
-    watch(&world, nobody(&world), WatchNotify::Unknown).await;
+    watch(&world, unused_embedding(&world), WatchNotify::Unknown).await;
     let camera = RtspCamera::start(&Recording::new(&film(&[DAN])).unwrap()).unwrap();
     let config = StreamConfig { store: StreamStore::Alerts, ..config(&camera.url(), None) };
     let watching = Watching::start(world, config).await;
