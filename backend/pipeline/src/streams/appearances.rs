@@ -1,6 +1,6 @@
 //! Decides which faces of a camera are stored. An appearance is a track: the face of one person in
 //! successive frames. Does no I/O.
-use crate::streams::watched::Comparison;
+use crate::streams::watched::{Comparison, WatchlistMatch};
 use domain::StreamStore;
 use std::collections::{HashMap, HashSet};
 use store::watch::matching::MIN_STAY;
@@ -23,17 +23,23 @@ struct Appearance<S> {
     passing: u32,
     /// Number of faces that matched each watchlist.
     matches: HashMap<Uuid, u32>,
+    /// The watchlists with `notify: unknown` that know the person from at least one face.
+    known_to: HashSet<Uuid>,
     /// The watchlists for which a matching face was stored.
     reported: HashSet<Uuid>,
     is_stored: bool,
-    /// The best face that was not stored, with its quality and its matches.
-    best: Option<Shot<S>>,
+    /// The best face that was not stored and matches a watchlist.
+    matching: Option<Shot<S>>,
+    /// The best face that matches no watchlist and may be stored.
+    unmatched: Option<Shot<S>>,
 }
 
 #[derive(Debug)]
 struct Shot<S> {
     quality: f32,
     matches: HashSet<Uuid>,
+    /// The watchlists that would report the face as unknown.
+    unknown_to: HashSet<Uuid>,
     shot: S,
 }
 
@@ -78,19 +84,19 @@ impl<S> Appearances<S> {
             last_us: at_us,
             passing: 0,
             matches: HashMap::new(),
+            known_to: HashSet::new(),
             reported: HashSet::new(),
             is_stored: false,
-            best: None,
+            matching: None,
+            unmatched: None,
         });
         appearance.last_us = at_us;
         appearance.passing += 1;
-        let matching: HashSet<Uuid> = comparison
-            .matches
-            .iter()
-            .filter(|found| found.margin >= ROUNDING)
-            .map(|found| found.watchlist)
-            .collect();
-        for watchlist in &matching {
+        appearance.known_to.extend(&comparison.known_to);
+        let is_near = |found: &&WatchlistMatch| found.margin >= ROUNDING;
+        let matches: HashSet<Uuid> =
+            comparison.matches.iter().filter(is_near).map(|found| found.watchlist).collect();
+        for watchlist in &matches {
             *appearance.matches.entry(*watchlist).or_default() += 1;
         }
         let is_clear = |watchlist: &Uuid| {
@@ -99,24 +105,26 @@ impl<S> Appearances<S> {
                 .iter()
                 .any(|found| found.watchlist == *watchlist && found.margin >= self.margin)
         };
-        let confirmed = matching.iter().find(|watchlist| {
+        let confirmed = matches.iter().find(|watchlist| {
             !appearance.reported.contains(*watchlist)
                 && (is_clear(watchlist) || appearance.matches.get(*watchlist) >= Some(&CONFIRMATIONS))
         });
         let confirmed = confirmed.copied();
-        appearance.offer(Shot { quality, matches: matching, shot }, confirmed);
+        let unknown_to = comparison.unknown_to.iter().copied().collect();
+        let shot = Shot { quality, matches, unknown_to, shot };
+        if !shot.matches.is_empty() {
+            appearance.offer_matching(shot, confirmed);
+        } else if self.store != StreamStore::Matches && !appearance.is_stored {
+            appearance.offer_unmatched(shot);
+        }
         if let Some(watchlist) = confirmed {
-            return appearance.take(track, |shot| shot.matches.contains(&watchlist));
+            let shot = appearance.matching.take_if(|shot| shot.matches.contains(&watchlist))?;
+            return Some(appearance.store(track, shot));
         }
         let stays = at_us.saturating_sub(appearance.started_us) >= MIN_STAY.as_micros() as i64;
-        let is_unknown = appearance.matches.is_empty() && !comparison.unknown_to.is_empty();
-        let is_wanted = match self.store {
-            StreamStore::Matches => false,
-            StreamStore::Alerts => is_unknown,
-            StreamStore::All => appearance.matches.is_empty(),
-        };
-        if is_wanted && stays && appearance.passing >= UNKNOWN_FACES && !appearance.is_stored {
-            return appearance.take(track, |_| true);
+        if stays && appearance.passing >= UNKNOWN_FACES && appearance.matches.is_empty() {
+            let shot = appearance.take_unmatched(self.store)?;
+            return Some(appearance.store(track, shot));
         }
         None
     }
@@ -125,28 +133,58 @@ impl<S> Appearances<S> {
     /// was stored.
     pub(crate) fn end(&mut self, track: u64) -> Option<Decision<S>> {
         let mut appearance = self.open.remove(&track)?;
-        let is_wanted = self.store == StreamStore::All && !appearance.is_stored;
-        (is_wanted && appearance.passing >= CONFIRMATIONS).then(|| appearance.take(track, |_| true)).flatten()
+        if self.store != StreamStore::All || appearance.is_stored || appearance.passing < CONFIRMATIONS {
+            return None;
+        }
+        // A face that matches would be reported, although no second one has confirmed the match.
+        let shot = appearance.take_unmatched(self.store).or(appearance.matching.take())?;
+        Some(appearance.store(track, shot))
     }
 }
 
 impl<S> Appearance<S> {
-    /// Keeps the better one of two faces. A face that matches the watchlist `needed` is better than
-    /// one that does not.
-    fn offer(&mut self, new: Shot<S>, needed: Option<Uuid>) {
-        let is_usable = |shot: &Shot<S>| needed.is_none_or(|watchlist| shot.matches.contains(&watchlist));
-        let value = |shot: &Shot<S>| (is_usable(shot), !shot.matches.is_empty(), shot.quality);
-        if self.best.as_ref().is_none_or(|best| value(&new) >= value(best)) {
-            self.best = Some(new);
+    /// Returns whether a watchlist that knows the person would report this face as unknown.
+    fn contradicts(&self, shot: &Shot<S>) -> bool {
+        !shot.unknown_to.is_disjoint(&self.known_to)
+    }
+
+    /// Keeps the better one of two faces that match. A face that matches the watchlist `needed` is
+    /// better than one that does not.
+    fn offer_matching(&mut self, new: Shot<S>, needed: Option<Uuid>) {
+        let value = |shot: &Shot<S>| {
+            let is_usable = needed.is_none_or(|watchlist| shot.matches.contains(&watchlist));
+            (is_usable, !self.contradicts(shot), shot.quality)
+        };
+        if self.matching.as_ref().is_none_or(|best| value(&new) >= value(best)) {
+            self.matching = Some(new);
         }
     }
 
-    /// Takes the best face if it is usable, and adds the watchlists that it matches to `reported`.
-    fn take(&mut self, track: u64, is_usable: impl Fn(&Shot<S>) -> bool) -> Option<Decision<S>> {
-        let shot = self.best.take_if(|shot| is_usable(shot))?;
+    /// Keeps the better one of two faces that do not match. A face that is unknown is better than
+    /// one about which there is no alert, and a contradiction is the worst.
+    fn offer_unmatched(&mut self, new: Shot<S>) {
+        let value = |shot: &Shot<S>| (!self.contradicts(shot), !shot.unknown_to.is_empty(), shot.quality);
+        if self.unmatched.as_ref().is_none_or(|best| value(&new) >= value(best)) {
+            self.unmatched = Some(new);
+        }
+    }
+
+    /// Takes the best face without a match, if the camera stores it and it contradicts nothing.
+    fn take_unmatched(&mut self, store: StreamStore) -> Option<Shot<S>> {
+        let is_wanted = |shot: &Shot<S>| match store {
+            StreamStore::Matches => false,
+            StreamStore::Alerts => !shot.unknown_to.is_empty(),
+            StreamStore::All => true,
+        };
+        let is_usable = |shot: &Shot<S>| is_wanted(shot) && shot.unknown_to.is_disjoint(&self.known_to);
+        self.unmatched.take_if(|shot| is_usable(shot))
+    }
+
+    fn store(&mut self, track: u64, shot: Shot<S>) -> Decision<S> {
         self.reported.extend(shot.matches);
         self.is_stored = true;
-        Some(Decision { track, started_us: self.started_us, ended_us: self.last_us, shot: shot.shot })
+        self.unmatched = None;
+        Decision { track, started_us: self.started_us, ended_us: self.last_us, shot: shot.shot }
     }
 }
 
@@ -154,7 +192,6 @@ impl<S> Appearance<S> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::streams::watched::WatchlistMatch;
 
     const MARGIN: f32 = 0.1;
 
@@ -166,11 +203,17 @@ mod tests {
         let matches = margins
             .iter()
             .map(|(number, margin)| WatchlistMatch { watchlist: list(*number), margin: *margin });
-        Comparison { matches: matches.collect(), unknown_to: Vec::new() }
+        Comparison { matches: matches.collect(), ..Comparison::default() }
     }
 
+    /// The comparison of a face that the watchlist 9 would report as unknown.
     fn unknown() -> Comparison {
-        Comparison { matches: Vec::new(), unknown_to: vec![list(9)] }
+        Comparison { unknown_to: vec![list(9)], ..Comparison::default() }
+    }
+
+    /// The comparison of a face that the watchlist 9 knows.
+    fn known() -> Comparison {
+        Comparison { known_to: vec![list(9)], ..Comparison::default() }
     }
 
     /// Adds one face every half second, and returns the numbers of the stored ones.
@@ -230,5 +273,30 @@ mod tests {
         let mut faces = vec![(0.5, matching(&[(1, 0.02)]))];
         faces.extend((0..9).map(|_| (0.9, unknown())));
         assert_eq!(stored(StreamStore::Alerts, &faces), [0usize; 0]);
+    }
+
+    #[test]
+    fn known_person_is_not_unknown_in_poor_frame() {
+        let mut faces = vec![(0.9, known())];
+        faces.extend((0..9).map(|_| (0.5, unknown())));
+        assert_eq!(stored(StreamStore::Alerts, &faces), [0usize; 0]);
+        // All faces are stored: the one that nobody reports.
+        assert_eq!(stored(StreamStore::All, &faces), [0]);
+        // The same if the person is recognised later.
+        let faces = [(0.9, unknown()), (0.9, unknown()), (0.2, known()), (0.9, unknown())];
+        assert_eq!(stored(StreamStore::Alerts, &faces), [0usize; 0]);
+        assert_eq!(stored(StreamStore::All, &faces), [2]);
+        // Another watchlist does not know the person.
+        let both = Comparison { unknown_to: vec![list(8)], ..known() };
+        let faces =
+            [(0.9, unknown()), (0.2, both.clone()), (0.3, both.clone()), (0.9, unknown()), (0.2, both)];
+        assert_eq!(stored(StreamStore::Alerts, &faces), [2]);
+    }
+
+    #[test]
+    fn unconfirmed_match_is_not_stored_with_all_faces() {
+        let faces =
+            [(0.5, Comparison::default()), (0.9, matching(&[(1, 0.02)])), (0.4, Comparison::default())];
+        assert_eq!(stored(StreamStore::All, &faces), [0]);
     }
 }

@@ -1,6 +1,5 @@
 //! Compares faces in memory with the watchlists of a collection, before anything is stored.
-use crate::watch::compare::compare;
-use domain::WatchNotify;
+use crate::watch::compare::{Candidate, Verdict, verdicts};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -21,6 +20,8 @@ pub(crate) struct Comparison {
     pub(crate) matches: Vec<WatchlistMatch>,
     /// The watchlists that report the face because it resembles nobody on them.
     pub(crate) unknown_to: Vec<Uuid>,
+    /// The watchlists that report unknown faces and know this one.
+    pub(crate) known_to: Vec<Uuid>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -113,7 +114,8 @@ impl WatchedPeople {
             entry: OutboxEntry {
                 // Later than the creation of each watchlist.
                 id: i64::MAX,
-                face_id: Uuid::now_v7(),
+                // It equals no watched face.
+                face_id: Uuid::nil(),
                 collection_id: self.collection,
                 stored_at,
             },
@@ -126,23 +128,21 @@ impl WatchedPeople {
             is_brief: false,
         };
         let faces: Vec<NewFaceToCompare> = faces.iter().map(face).collect();
-        let ids: Vec<Uuid> = faces.iter().map(|face| face.entry.face_id).collect();
         let list = self.list.clone();
-        let alerts = tokio::task::spawn_blocking(move || compare(&list, &faces)).await;
-        let alerts =
-            alerts.map_err(|error| StoreError::Invalid(format!("the comparison failed: {error}")))?;
-        for alert in alerts {
-            let Some(at) = ids.iter().position(|id| *id == alert.face_id) else { continue };
-            let watchlist = self.list.watchlists.iter().find(|watchlist| watchlist.id == alert.watchlist_id);
-            match (watchlist, alert.similarity) {
-                (Some(watchlist), Some(similarity)) => comparisons[at].matches.push(WatchlistMatch {
-                    watchlist: watchlist.id,
-                    margin: similarity - watchlist.threshold,
-                }),
-                (Some(watchlist), None) if watchlist.notify == WatchNotify::Unknown => {
-                    comparisons[at].unknown_to.push(watchlist.id);
+        let compared = tokio::task::spawn_blocking(move || verdicts(&list, &faces)).await;
+        let compared =
+            compared.map_err(|error| StoreError::Invalid(format!("the comparison failed: {error}")))?;
+        for (comparison, verdicts) in comparisons.iter_mut().zip(compared) {
+            for (index, verdict) in verdicts {
+                let watchlist = &self.list.watchlists[index];
+                match verdict {
+                    Verdict::Match(Candidate { similarity, .. }) => {
+                        let margin = similarity - watchlist.threshold;
+                        comparison.matches.push(WatchlistMatch { watchlist: watchlist.id, margin });
+                    }
+                    Verdict::Unknown => comparison.unknown_to.push(watchlist.id),
+                    Verdict::Known => comparison.known_to.push(watchlist.id),
                 }
-                _ => {}
             }
         }
         Ok(comparisons)

@@ -11,37 +11,68 @@ const ROWS_PER_BLOCK: usize = 64;
 
 /// A watched face that may be similar enough to a new face.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Candidate {
+pub(crate) struct Candidate {
     row: usize,
-    similarity: f32,
+    /// Cosine similarity, -1 to 1.
+    pub(crate) similarity: f32,
+}
+
+/// What a watchlist says about a new face.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Verdict {
+    /// It reports the face, because it is similar to this watched face.
+    Match(Candidate),
+    /// It reports the face, because it is similar to nobody.
+    Unknown,
+    /// It reports unknown faces, and not this one, because it is similar to a watched face.
+    Known,
+}
+
+/// Compares new faces with the watchlists of their collection. Returns, for each face, the position
+/// of each watchlist that says something about it. A face whose embedding has another length than
+/// those of `watched` is compared with nothing.
+pub(crate) fn verdicts(watched: &WatchedFaces, faces: &[NewFaceToCompare]) -> Vec<Vec<(usize, Verdict)>> {
+    let is_comparable = |face: &&NewFaceToCompare| face.embedding.len() == watched.dimensions;
+    let comparable: Vec<&NewFaceToCompare> = faces.iter().filter(is_comparable).collect();
+    let mut candidates = candidates(watched, &comparable).into_iter();
+    let mut of_face = |face: &NewFaceToCompare| {
+        if !is_comparable(&face) {
+            return Vec::new();
+        }
+        let quality: Option<QualityReport> =
+            face.quality.as_ref().and_then(|quality| serde::Deserialize::deserialize(quality).ok());
+        let best = best_of_watchlists(watched, face, &candidates.next().unwrap_or_default());
+        let of_watchlist = |(watchlist, best): (&ActiveWatchlist, Option<Candidate>)| {
+            if !applies(watchlist, face) {
+                return None;
+            }
+            let passes = || passes(watchlist, face, quality.as_ref());
+            match (watchlist.notify, best) {
+                (WatchNotify::Match, Some(best)) => passes().then_some(Verdict::Match(best)),
+                (WatchNotify::Match, None) => None,
+                (WatchNotify::Unknown, Some(_)) => Some(Verdict::Known),
+                (WatchNotify::Unknown, None) if face.enrolled_as.is_some() || face.is_brief => None,
+                (WatchNotify::Unknown, None) => passes().then_some(Verdict::Unknown),
+            }
+        };
+        let verdicts = watched.watchlists.iter().zip(best).map(of_watchlist).enumerate();
+        verdicts.filter_map(|(index, verdict)| Some((index, verdict?))).collect()
+    };
+    faces.iter().map(&mut of_face).collect()
 }
 
 /// Compares new faces with the watchlists of their collection, and returns the alerts in the order
-/// of the faces. All faces must have embeddings of the model of `watched`.
+/// of the faces.
 pub(crate) fn compare(watched: &WatchedFaces, faces: &[NewFaceToCompare]) -> Vec<NewAlert> {
-    let comparable: Vec<&NewFaceToCompare> =
-        faces.iter().filter(|face| face.embedding.len() == watched.dimensions).collect();
-    let candidates = candidates(watched, &comparable);
     let mut alerts = Vec::new();
-    for (face, candidates) in comparable.into_iter().zip(candidates) {
-        let quality: Option<QualityReport> =
-            face.quality.as_ref().and_then(|quality| serde::Deserialize::deserialize(quality).ok());
-        let best = best_of_watchlists(watched, face, &candidates);
-        for (index, watchlist) in watched.watchlists.iter().enumerate() {
-            if !applies(watchlist, face) || !passes(watchlist, face, quality.as_ref()) {
-                continue;
-            }
-            let best = best.get(index).copied().flatten();
-            let matched = match watchlist.notify {
-                WatchNotify::Match => best,
-                WatchNotify::Unknown if best.is_some() || face.enrolled_as.is_some() || face.is_brief => {
-                    continue;
-                }
-                WatchNotify::Unknown => None,
+    for (face, verdicts) in faces.iter().zip(verdicts(watched, faces)) {
+        for (index, verdict) in verdicts {
+            let watchlist = &watched.watchlists[index];
+            let matched = match verdict {
+                Verdict::Match(matched) => Some(matched),
+                Verdict::Unknown => None,
+                Verdict::Known => continue,
             };
-            if matched.is_none() && watchlist.notify == WatchNotify::Match {
-                continue;
-            }
             let row = matched.and_then(|matched| watched.rows.get(matched.row));
             alerts.push(NewAlert {
                 collection_id: face.entry.collection_id,
@@ -226,7 +257,9 @@ mod tests {
         let watched = circle(lists, &[0]);
         let enrolled = NewFaceToCompare { enrolled_as: Some(id(7)), ..face(3, 180) };
         let brief = NewFaceToCompare { is_brief: true, ..face(4, 180) };
-        let alerts = compare(&watched, &[face(1, 180), face(2, 10), enrolled, brief]);
+        let faces = [face(1, 180), face(2, 10), enrolled, brief];
+        assert_eq!(verdicts(&watched, &faces)[1][0], (0, Verdict::Known));
+        let alerts = compare(&watched, &faces);
         let found: Vec<_> = alerts.iter().map(|alert| (alert.watchlist_id, alert.face_id)).collect();
         assert_eq!(found, [(id(1_000), id(1)), (id(1_001), id(2))]);
         assert_eq!(
