@@ -65,8 +65,8 @@ async fn set_wanted(state: &AppState, caller: &Caller, id: Uuid, wanted: bool) -
     params(("id" = Uuid, Path, description = "Id of the camera")),
     responses(
         (status = 200, description = "The picture", content((Binary = "image/jpeg"))),
-        (status = 409, description = "This process does not watch the camera"),
-        (status = 503, description = "The camera sent no frame in time, or too many requests wait for its next frame"),
+        (status = 409, description = "This process does not watch the camera, or the camera sent no frame in time"),
+        (status = 429, description = "Too many requests wait for the next frame"),
     ),
 )]
 pub(super) async fn get_stream_still(state: AppState, caller: Caller, Id(id): Id) -> Result<Response> {
@@ -84,7 +84,11 @@ pub(super) async fn get_stream_still(state: AppState, caller: Caller, Id(id): Id
             let headers = [(header::CONTENT_TYPE, "image/jpeg"), (header::CACHE_CONTROL, "no-store")];
             Ok((headers, picture).into_response())
         }
-        Err(error @ StillError::NotHeld) => Err(ApiError::new(Code::Conflict, error.to_string())),
-        Err(error) => Err(ApiError::new(Code::NotReady, error.to_string())),
+        Err(error @ StillError::TooManyRequests) => {
+            Err(ApiError::overloaded(error.to_string(), STILL_TIMEOUT))
+        }
+        Err(error @ (StillError::NotHeld | StillError::NoFrame)) => {
+            Err(ApiError::new(Code::Conflict, error.to_string()))
+        }
     }
 }
