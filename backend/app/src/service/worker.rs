@@ -144,28 +144,28 @@ async fn reconcile(crawls: Crawls, videos: Videos, shutdown: CancellationToken) 
     }
 }
 
-/// Enters the configured cameras in the database, and enqueues jobs that are missing.
+/// Enters the configured cameras in the database, again and again, because a collection can be
+/// deleted and created again. Enqueues jobs that are missing.
 async fn keep_streams(streams: Streams, configs: StreamConfigs, shutdown: CancellationToken) {
     let mut tick = tokio::time::interval(RECONCILE_INTERVAL);
-    let mut is_configured = false;
+    let (mut is_start, mut left_out) = (true, Vec::new());
     while shutdown.run_until_cancelled(tick.tick()).await.is_some() {
-        if is_configured {
-            if let Err(error) = streams.reconcile().await {
-                tracing::warn!(%error, "failed to reconcile cameras");
-            }
-            continue;
-        }
-        match streams.configure(&configs).await {
+        let entered = match is_start {
+            true => streams.configure(&configs).await,
+            false => streams.restore(&configs).await,
+        };
+        match entered {
             Ok(without_collection) => {
-                is_configured = without_collection.is_empty();
-                for stream in without_collection {
-                    let collection = configs.get(&stream).map(|config| config.collection.as_str());
+                is_start = false;
+                for stream in without_collection.iter().filter(|stream| !left_out.contains(*stream)) {
+                    let collection = configs.get(stream).map(|config| config.collection.as_str());
                     tracing::error!(
                         stream,
                         collection,
                         "the collection of the camera does not exist; create it"
                     );
                 }
+                left_out = without_collection;
             }
             Err(error) => tracing::warn!(%error, "failed to configure cameras; trying again"),
         }

@@ -5,7 +5,7 @@ use crate::images::face_store::IngestError;
 use crate::streams::appearances::{Appearances, Decision};
 use crate::streams::config::StreamConfig;
 use crate::streams::receiver::{Picture, ReceivedFrame};
-use crate::streams::storing::{NewAppearance, Stored, StreamStorage};
+use crate::streams::storing::{NewAppearance, StreamStorage};
 use crate::streams::watched::{SharedLists, WatchedPeople};
 use crate::videos::analyze::ShotCrop;
 use crate::{AnalyzeError, AnalyzeOptions, AnalyzedFace, Passes};
@@ -28,7 +28,8 @@ const MAX_WAITING: usize = 100;
 /// Longest gap between two frames. After a longer one, all tracks end. A gap occurs, for example,
 /// while the worker connects again.
 const MAX_FRAME_GAP: Duration = Duration::from_secs(10);
-/// Largest step back of the wall clock, in microseconds, after which tracks continue.
+/// Largest step back of the times of frames, in microseconds, after which tracks continue. Such
+/// steps occur with HLS, whose segments contain times.
 const MAX_CORRECTION_US: i64 = 2_000_000;
 /// Time without the face after which a track ends. It is longer than for films: a film shows a
 /// person from several sides in a short time, a camera does not.
@@ -39,8 +40,15 @@ const MAX_LOST_TIME: Duration = Duration::from_secs(5);
 struct Candidate {
     face: AnalyzedFace,
     crop: ShotCrop,
-    at: OffsetDateTime,
+    at_us: i64,
     size: (u32, u32),
+}
+
+/// A change that waits for the database.
+enum Waiting {
+    Face(Box<NewAppearance>),
+    /// The end of a track, with its stored faces.
+    End(Vec<Uuid>, OffsetDateTime),
 }
 
 pub(super) struct StreamAnalysis<'a> {
@@ -49,13 +57,16 @@ pub(super) struct StreamAnalysis<'a> {
     watched: WatchedPeople,
     options: AnalyzeOptions,
     tracker: Tracker<()>,
-    /// Time of the last frame in microseconds since the epoch.
+    /// Times of frames and tracks are microseconds since this moment. A step of the wall clock does
+    /// not change them.
+    started: Instant,
+    /// Time of the last frame.
     last_us: i64,
     appearances: Appearances<Candidate>,
-    /// Faces that could not be stored yet.
-    waiting: VecDeque<NewAppearance>,
-    /// The stored faces of open tracks, and when the tracks were last seen.
-    stored: HashMap<u64, (Uuid, OffsetDateTime)>,
+    /// Changes that are not stored yet, oldest first.
+    waiting: VecDeque<Waiting>,
+    /// The faces of open tracks that are stored or wait for it, and when the tracks were last seen.
+    stored: HashMap<u64, (Vec<Uuid>, i64)>,
 }
 
 impl<'a> StreamAnalysis<'a> {
@@ -97,6 +108,7 @@ impl<'a> StreamAnalysis<'a> {
             watched: WatchedPeople::new(faces.store.clone(), lists, (collection, faces.model_id), threshold),
             options,
             tracker: Tracker::new(tracker),
+            started: Instant::now(),
             last_us: 0,
             appearances: Appearances::new(config.store, model.cluster_margin),
             waiting: VecDeque::new(),
@@ -104,23 +116,21 @@ impl<'a> StreamAnalysis<'a> {
         }
     }
 
-    /// Analyses a frame, and stores the faces that are wanted. Faces that could not be stored are
-    /// tried again with the next frame. Returns the width and height of the frame in pixels.
+    /// Analyses a frame. The faces that are wanted wait for [`Self::store_waiting`]. Returns the
+    /// width and height of the frame in pixels. If the future is dropped, only this frame is lost.
     ///
     /// # Errors
-    /// Fails if the frame could not be analysed. The next frame may succeed. Fails with
-    /// `QueueError::Stale` if the claim was lost.
+    /// Fails if the frame could not be analysed. The next frame may succeed.
     pub(super) async fn analyze(&mut self, received: ReceivedFrame) -> Result<(u32, u32), IngestError> {
-        self.store_waiting().await?;
-        let at = wall_time(received.shown);
+        let at = received.shown.saturating_duration_since(self.started);
+        let at_us = i64::try_from(at.as_micros()).unwrap_or(i64::MAX);
+        let is_correction = (0..=MAX_CORRECTION_US).contains(&(self.last_us - at_us));
+        let at_us = if is_correction { self.last_us + 1 } else { at_us };
         let (frame, _memory) = self.picture(received.picture).await?;
         let size = (frame.width(), frame.height());
-        let candidates = self.find_faces(&frame, at).await?;
+        let candidates = self.find_faces(&frame, at_us).await?;
         drop(frame);
-        let decisions = self.decide(candidates, at).await?;
-        for decision in decisions {
-            self.store(decision).await?;
-        }
+        self.decide(candidates, at_us).await?;
         Ok(size)
     }
 
@@ -141,11 +151,7 @@ impl<'a> StreamAnalysis<'a> {
     }
 
     /// Returns the faces in the watched parts of a frame, with their crops.
-    async fn find_faces(
-        &self,
-        frame: &Arc<Frame>,
-        at: OffsetDateTime,
-    ) -> Result<Vec<Candidate>, AnalyzeError> {
+    async fn find_faces(&self, frame: &Arc<Frame>, at_us: i64) -> Result<Vec<Candidate>, AnalyzeError> {
         let analyzer = &self.storage.faces.analyzer;
         let size = (frame.width(), frame.height());
         let (mut faces, rotation) =
@@ -159,23 +165,15 @@ impl<'a> StreamAnalysis<'a> {
             let boxes: Vec<_> = faces.iter().map(|face| face.detection.bbox).collect();
             let candidate = |(index, face): (usize, AnalyzedFace)| {
                 let crop = ShotCrop::new(&frame, &boxes, index, rotation);
-                Candidate { face, crop, at, size }
+                Candidate { face, crop, at_us, size }
             };
             faces.into_iter().enumerate().map(candidate).collect()
         };
         Ok(analyzer.cpu().run(cut).await?.output)
     }
 
-    /// Joins the faces of a frame to tracks, and returns those that must be stored.
-    async fn decide(
-        &mut self,
-        candidates: Vec<Candidate>,
-        at: OffsetDateTime,
-    ) -> Result<Vec<Decision<Candidate>>, StoreError> {
-        let at_us = i64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(i64::MAX);
-        // A small correction of the wall clock must not end the tracks.
-        let is_correction = (0..=MAX_CORRECTION_US).contains(&(self.last_us - at_us));
-        let at_us = if is_correction { self.last_us + 1 } else { at_us };
+    /// Joins the faces of a frame to tracks. Those that must be stored wait for it.
+    async fn decide(&mut self, candidates: Vec<Candidate>, at_us: i64) -> Result<(), StoreError> {
         self.last_us = at_us;
         let observation = |candidate: &Candidate| Observation {
             bbox: candidate.face.detection.bbox,
@@ -185,11 +183,7 @@ impl<'a> StreamAnalysis<'a> {
             payload: (),
         };
         let ended = self.tracker.push(at_us, candidates.iter().map(observation).collect());
-        let mut decisions = Vec::new();
-        for track in ended {
-            decisions.extend(self.appearances.end(track.id));
-            self.end_stored(track.id).await?;
-        }
+        ended.iter().for_each(|track| self.end_track(track.id));
         let recognisable: Vec<Candidate> = candidates
             .into_iter()
             .filter(|candidate| {
@@ -205,57 +199,85 @@ impl<'a> StreamAnalysis<'a> {
             })
             .collect();
         let comparisons = self.watched.compare(&probes).await?;
+        // From here on nothing waits, so that no decision is lost if the future is dropped.
         for (candidate, comparison) in recognisable.into_iter().zip(comparisons) {
             let Some(track) = self.tracker.track_at(at_us, &candidate.face.detection.bbox) else { continue };
             if let Some((_, last_seen)) = self.stored.get_mut(&track.id) {
-                *last_seen = at;
+                *last_seen = at_us;
             }
             let quality = candidate.face.quality.as_ref().map_or(0.0, |quality| quality.overall);
             let times = (track.started_us, at_us);
-            decisions.extend(self.appearances.add(track.id, times, quality, &comparison, candidate));
+            if let Some(decision) = self.appearances.add(track.id, times, quality, &comparison, candidate) {
+                self.enqueue_face(decision);
+            }
         }
-        Ok(decisions)
+        Ok(())
     }
 
-    async fn store(&mut self, decision: Decision<Candidate>) -> Result<(), IngestError> {
-        let Candidate { face, crop, at, size } = decision.shot;
-        let Some(chip) = face.chip.clone() else { return Ok(()) };
+    fn enqueue_face(&mut self, decision: Decision<Candidate>) {
+        let Candidate { face, crop, at_us, size } = decision.shot;
+        let Some(chip) = face.chip.clone() else { return };
         let images = crop.into_images(&chip, &face.detection);
-        let (started_at, ended_at) = (time_of(decision.started_us), time_of(decision.ended_us));
         let id = Uuid::now_v7();
-        self.stored.insert(decision.track, (id, ended_at));
-        self.waiting.push_back(NewAppearance { id, face, images, at, size, started_at, ended_at });
-        if self.waiting.len() > MAX_WAITING {
-            self.waiting.pop_front();
+        let (at, started_at) = (self.wall_time(at_us), self.wall_time(decision.started_us));
+        let ended_at = self.wall_time(decision.ended_us);
+        let (faces, last_seen) = self.stored.entry(decision.track).or_default();
+        *last_seen = decision.ended_us;
+        let earlier_faces = faces.clone();
+        faces.push(id);
+        let appearance = NewAppearance { id, earlier_faces, face, images, at, size, started_at, ended_at };
+        self.enqueue(Waiting::Face(Box::new(appearance)));
+    }
+
+    /// Ends a track. Its end, and a face that must be stored, wait for it.
+    fn end_track(&mut self, track: u64) {
+        if let Some(decision) = self.appearances.end(track) {
+            self.enqueue_face(decision);
+        }
+        if let Some((faces, ended_us)) = self.stored.remove(&track) {
+            self.enqueue(Waiting::End(faces, self.wall_time(ended_us)));
+        }
+    }
+
+    fn enqueue(&mut self, change: Waiting) {
+        self.waiting.push_back(change);
+        if self.waiting.len() > MAX_WAITING && matches!(self.waiting.pop_front(), Some(Waiting::Face(_))) {
             tracing::error!("too many faces of a camera wait for the database; the oldest one is lost");
         }
-        self.store_waiting().await
     }
 
-    /// Stores the waiting faces, oldest first. Removes a face that the store rejects. After any
-    /// other error, the face waits for the next call.
-    async fn store_waiting(&mut self) -> Result<(), IngestError> {
-        while let Some(appearance) = self.waiting.front() {
-            match self.storage.store(appearance).await {
+    /// Stores what waits, oldest first. Removes a face that the store rejects. After any other
+    /// error, the face waits for the next call.
+    ///
+    /// # Errors
+    /// Fails with `QueueError::Stale` if the claim was lost, and with the errors of the store and
+    /// of the blobs.
+    pub(super) async fn store_waiting(&mut self) -> Result<(), IngestError> {
+        while let Some(change) = self.waiting.front() {
+            let stored = match change {
+                Waiting::Face(appearance) => self.storage.store(appearance).await,
+                Waiting::End(faces, ended_at) => self.storage.end_track(faces, *ended_at).await,
+            };
+            match stored {
                 // Another attempt would fail in the same way.
                 Err(IngestError::Store(error @ (StoreError::Invalid(_) | StoreError::NotFound { .. }))) => {
                     tracing::error!(%error, "failed to store a face of a camera");
                 }
                 Err(error) => return Err(error),
-                Ok(Stored::Stored) => tracing::debug!(face = %appearance.id, "stored a face of a camera"),
-                Ok(Stored::Suppressed) => tracing::debug!("a face of a camera is suppressed"),
+                Ok(()) => {}
             }
             self.waiting.pop_front();
         }
         Ok(())
     }
 
-    /// Records when a stored track ended.
-    async fn end_stored(&mut self, track: u64) -> Result<(), StoreError> {
-        let Some((face, ended_at)) = self.stored.remove(&track) else { return Ok(()) };
-        let mut tx = self.storage.faces.store.begin().await?;
-        self.storage.faces.store.streams().end_track(tx.conn(), face, ended_at).await?;
-        tx.commit().await
+    /// Returns the number of faces that wait to be stored.
+    pub(super) fn waiting_faces(&self) -> usize {
+        self.waiting.iter().filter(|change| matches!(change, Waiting::Face(_))).count()
+    }
+
+    fn wall_time(&self, at_us: i64) -> OffsetDateTime {
+        wall_time(self.started + Duration::from_micros(at_us.unsigned_abs()))
     }
 
     /// Removes the watched faces from memory until the next frame.
@@ -271,16 +293,10 @@ impl<'a> StreamAnalysis<'a> {
     /// Ends all tracks and stores what is left, because the camera will not be watched for now.
     ///
     /// # Errors
-    /// Fails if a face could not be stored.
+    /// Fails like [`Self::store_waiting`].
     pub(super) async fn finish(&mut self) -> Result<(), IngestError> {
-        let mut decisions = Vec::new();
-        for track in self.tracker.end_all() {
-            decisions.extend(self.appearances.end(track.id));
-            self.end_stored(track.id).await?;
-        }
-        for decision in decisions {
-            self.store(decision).await?;
-        }
+        let ended = self.tracker.end_all();
+        ended.iter().for_each(|track| self.end_track(track.id));
         self.watched.forget();
         self.store_waiting().await
     }
@@ -290,8 +306,4 @@ impl<'a> StreamAnalysis<'a> {
 pub(super) fn wall_time(at: Instant) -> OffsetDateTime {
     let now = Instant::now();
     OffsetDateTime::now_utc() - now.saturating_duration_since(at) + at.saturating_duration_since(now)
-}
-
-fn time_of(us: i64) -> OffsetDateTime {
-    OffsetDateTime::from_unix_timestamp_nanos(i128::from(us) * 1_000).unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }

@@ -104,6 +104,12 @@ impl Backlog {
         self.changed.notify_all();
     }
 
+    /// Returns whether all items were taken, and more may follow.
+    pub(super) fn is_waiting_for_input(&self) -> bool {
+        let state = self.state.lock();
+        state.waiting.is_empty() && !state.is_closed
+    }
+
     /// Returns the time at which the last taken item arrived.
     pub(super) fn last_written(&self) -> Instant {
         self.state.lock().last_written

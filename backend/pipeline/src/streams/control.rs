@@ -18,13 +18,25 @@ impl Streams {
         Self { store, queue }
     }
 
-    /// Makes the table of streams equal to the configuration, and enqueues their jobs. Returns the
-    /// names of the streams whose collection does not exist; they are left out.
+    /// Makes the table of streams equal to the configuration, and enqueues their jobs. A process
+    /// calls it at its start. Returns the names of the streams whose collection does not exist.
+    /// They are left out.
     ///
     /// # Errors
     /// Fails if the store or the queue fails. The table may be changed already. Another call
     /// completes the change.
     pub async fn configure(&self, configs: &StreamConfigs) -> Result<Vec<String>, ChangeError> {
+        self.enter(configs, true).await
+    }
+
+    /// Adds the configured streams that are missing in the table, for example because their
+    /// collection was created again, and enqueues the jobs of all streams that have none. Returns
+    /// and fails like [`Self::configure`].
+    pub async fn restore(&self, configs: &StreamConfigs) -> Result<Vec<String>, ChangeError> {
+        self.enter(configs, false).await
+    }
+
+    async fn enter(&self, configs: &StreamConfigs, is_start: bool) -> Result<Vec<String>, ChangeError> {
         let (mut streams, mut without_collection) = (Vec::new(), Vec::new());
         for (name, config) in configs.iter() {
             match retried("collection", || self.store.collections().get(&config.collection)).await {
@@ -43,7 +55,11 @@ impl Streams {
         }
         retried("configure_streams", || async {
             let mut tx = self.store.begin().await?;
-            self.store.streams().configure(tx.conn(), &streams).await?;
+            if is_start {
+                self.store.streams().configure(tx.conn(), &streams).await?;
+            } else {
+                self.store.streams().restore(tx.conn(), &streams).await?;
+            }
             Ok::<_, ChangeError>(tx.commit().await?)
         })
         .await?;

@@ -5,7 +5,7 @@ use crate::domain::profile_of;
 use crate::images::face_store::{FaceStore, IngestError};
 use crate::streams::analysis::{StreamAnalysis, wall_time};
 use crate::streams::config::{StreamConfig, StreamConfigs};
-use crate::streams::receiver::{Counts, Picture, ReceiveError, ReceivedFrame, Receiver};
+use crate::streams::receiver::{Counts, Picture, ReceiveError, ReceivedFrame, Receiver, memory_bytes};
 use crate::streams::still::{HeldCamera, Stills};
 use crate::streams::storing::StreamStorage;
 use crate::streams::watched::SharedLists;
@@ -13,6 +13,7 @@ use crate::videos::store::to_i32;
 use bytes::Bytes;
 use camera::Connector;
 use domain::StreamState;
+use inference::Priority;
 use metrics::{counter, describe_counter, describe_histogram, histogram};
 use parking_lot::Mutex;
 use queue::{ClaimedJob, Handler, QueueError, RunEnd};
@@ -43,7 +44,12 @@ const UNKNOWN_WAIT: Duration = Duration::from_secs(60);
 const MAX_SCHEDULE_WAIT: Duration = Duration::from_secs(300);
 /// Wait before the first new connection. It doubles with each failure.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// From this wait on, the worker leaves the camera meanwhile, so that it can watch another one.
 const MAX_WAIT: Duration = Duration::from_secs(60);
+/// Longest wait for memory if the frames are larger than expected.
+const MEMORY_WAIT: Duration = Duration::from_secs(10);
+/// Time between two records that the job makes progress. Earlier crashes then no longer count.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(30);
 /// A connection that lasted this long was a success.
 const STABLE_TIME: Duration = Duration::from_secs(30);
 /// Time for storing what is left at the end of a turn.
@@ -160,7 +166,7 @@ impl Turn<'_> {
             self.config.schedule.until_change(now).and_then(|wait| Duration::try_from(wait).ok());
         if !self.config.schedule.is_open(now) {
             self.set_state(StreamState::OffSchedule, None);
-            return match self.report().await {
+            return match self.report(false).await {
                 Err(IngestError::Queue(QueueError::Stale(_))) => RunEnd::Stale,
                 _ => RunEnd::Snooze(until_change.unwrap_or(MAX_SCHEDULE_WAIT).min(MAX_SCHEDULE_WAIT)),
             };
@@ -196,29 +202,48 @@ impl Turn<'_> {
             () = cancel.cancelled() => RunEnd::Snooze(Duration::ZERO),
             () = self.tools.shutdown.cancelled() => RunEnd::Snooze(Duration::ZERO),
         };
-        if !matches!(end, RunEnd::Stale) && !cancel.is_cancelled() {
-            match tokio::time::timeout(FINISH_TIME, analysis.finish()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(IngestError::Queue(QueueError::Stale(_)))) => return RunEnd::Stale,
-                Ok(Err(error)) => {
-                    tracing::error!(stream = self.stream.name, %error, "failed to store the last faces of a camera")
-                }
-                Err(_) => tracing::error!(
-                    stream = self.stream.name,
-                    "storing the last faces of a camera took too long"
-                ),
-            }
-            if matches!(end, RunEnd::Snooze(_)) {
-                self.set_state(StreamState::Waiting, None);
-                let _ = self.report().await;
-            }
+        if cancel.is_cancelled() {
+            return end;
         }
-        end
+        let finished = tokio::time::timeout(FINISH_TIME, analysis.finish()).await;
+        let lost = analysis.waiting_faces();
+        if lost > 0 {
+            let error = match &finished {
+                Ok(Err(error)) => error.to_string(),
+                _ => "it took too long".into(),
+            };
+            tracing::error!(
+                stream = self.stream.name,
+                lost,
+                error,
+                "failed to store the last faces of a camera"
+            );
+        }
+        if matches!(finished, Ok(Err(IngestError::Queue(QueueError::Stale(_))))) {
+            return RunEnd::Stale;
+        }
+        match end {
+            RunEnd::Snooze(_) => {
+                if self.status.lock().state != Some(StreamState::Failing) {
+                    self.set_state(StreamState::Waiting, None);
+                }
+                let _ = self.report(false).await;
+                end
+            }
+            // A start during the end of this turn found the job still running.
+            RunEnd::Done if self.is_wanted().await.unwrap_or_default() => RunEnd::Snooze(Duration::ZERO),
+            _ => end,
+        }
+    }
+
+    async fn is_wanted(&self) -> Result<bool, StoreError> {
+        self.faces.store.streams().is_wanted(self.stream.id).await
     }
 
     /// Watches the camera, connection after connection, until the turn ends or the claim is lost.
     async fn watch(&self, analysis: &mut StreamAnalysis<'_>, camera: &HeldCamera) -> RunEnd {
-        let mut wait = FIRST_WAIT;
+        let has_failed = self.stream.state == StreamState::Failing;
+        let mut wait = if has_failed { MAX_WAIT } else { FIRST_WAIT };
         loop {
             self.set_state(StreamState::Connecting, None);
             let connected = Instant::now();
@@ -229,7 +254,8 @@ impl Turn<'_> {
             };
             counter!("facecrawl_stream_connections_total", "result" => StreamState::Failing.as_str())
                 .increment(1);
-            if connected.elapsed() > STABLE_TIME {
+            let was_running = self.status.lock().state == Some(StreamState::Running);
+            if was_running && connected.elapsed() > STABLE_TIME {
                 wait = FIRST_WAIT;
             }
             let detail = error.to_string();
@@ -242,9 +268,19 @@ impl Turn<'_> {
             self.set_state(StreamState::Failing, Some(detail));
             // They may be erased before the next frame.
             analysis.forget_watched_people();
-            tokio::time::sleep(wait.mul_f64(jitter())).await;
+            let pause = wait.mul_f64(jitter());
+            if wait >= MAX_WAIT || self.is_over(analysis) {
+                return RunEnd::Snooze(pause);
+            }
+            tokio::time::sleep(pause).await;
             wait = (wait * 2).min(MAX_WAIT);
         }
+    }
+
+    /// Returns whether another worker should get the chance to watch the camera.
+    fn is_over(&self, analysis: &StreamAnalysis<'_>) -> bool {
+        let turn = self.started.elapsed();
+        turn > MAX_TURN || turn > TURN && analysis.is_idle()
     }
 
     /// Watches the camera over one connection. Returns at the end of the turn.
@@ -255,9 +291,10 @@ impl Turn<'_> {
     ) -> Result<(), WatchError> {
         let session = self.tools.connector.connect(&self.config.address).await?;
         self.status.lock().connections += 1;
-        let memory = &self.faces.analyzer.memory().decoders;
-        let bytes = self.tools.decoder.live_memory_bytes(session.size().unwrap_or(DEFAULT_SIZE));
-        let _memory = memory.acquire(bytes, inference::Priority::Interactive, None).await?;
+        let decoders = &self.faces.analyzer.memory().decoders;
+        let expected = session.size().or(self.status.lock().size).unwrap_or(DEFAULT_SIZE);
+        let bytes = memory_bytes(&self.tools.decoder, expected);
+        let mut memory = Some((bytes, decoders.acquire(bytes, Priority::Interactive, None).await?));
         let interval = self.config.interval();
         let mut receiver = Receiver::start(
             session,
@@ -273,21 +310,34 @@ impl Turn<'_> {
                     .increment(1);
                 self.set_state(StreamState::Running, None);
             }
-            let received = frame.received;
-            self.answer_still_requests(camera, &frame).await;
-            match analysis.analyze(frame).await {
-                Ok(size) => self.record_analysis(received, size),
-                Err(IngestError::Queue(QueueError::Stale(_))) => return Err(WatchError::Stale),
-                Err(error) => {
-                    counter!("facecrawl_stream_frames_total", "outcome" => "error").increment(1);
-                    if logged.is_none_or(|at| at.elapsed() > LOG_INTERVAL) {
-                        logged = Some(Instant::now());
-                        tracing::warn!(stream = self.stream.name, %error, "failed to analyse a frame of a camera");
-                    }
+            if let Picture::Decoded(picture) = &frame.picture {
+                let needed = memory_bytes(&self.tools.decoder, (picture.width(), picture.height()));
+                if memory.as_ref().is_none_or(|(bytes, _)| *bytes < needed) {
+                    // Keeping the smaller share could make cameras wait for each other.
+                    drop(memory.take());
+                    let deadline = Instant::now() + MEMORY_WAIT;
+                    let share = decoders.acquire(needed, Priority::Interactive, Some(deadline)).await?;
+                    memory = Some((needed, share));
                 }
             }
-            let turn = self.started.elapsed();
-            if turn > MAX_TURN || turn > TURN && analysis.is_idle() {
+            let received = frame.received;
+            self.answer_still_requests(camera, &frame).await;
+            let analysed = analysis.analyze(frame).await;
+            match &analysed {
+                Ok(size) => self.record_analysis(received, *size),
+                Err(_) => counter!("facecrawl_stream_frames_total", "outcome" => "error").increment(1),
+            }
+            let error = match analysis.store_waiting().await {
+                Err(IngestError::Queue(QueueError::Stale(_))) => return Err(WatchError::Stale),
+                stored => analysed.and(stored.map(|()| (0, 0))).err(),
+            };
+            if let Some(error) = error
+                && logged.is_none_or(|at| at.elapsed() > LOG_INTERVAL)
+            {
+                logged = Some(Instant::now());
+                tracing::warn!(stream = self.stream.name, %error, "failed to analyse a frame of a camera");
+            }
+            if self.is_over(analysis) {
                 return Ok(());
             }
         }
@@ -334,15 +384,21 @@ impl Turn<'_> {
     /// Reports the state until a user stops the camera, or the claim is lost.
     async fn report_periodically(&self) -> RunEnd {
         let mut confirmed = Instant::now();
+        let mut progress = Instant::now();
         loop {
-            match self.report().await {
-                Ok(()) => confirmed = Instant::now(),
+            let is_running = self.status.lock().state == Some(StreamState::Running);
+            let with_progress = is_running && progress.elapsed() > PROGRESS_INTERVAL;
+            match self.report(with_progress).await {
+                Ok(()) => {
+                    confirmed = Instant::now();
+                    progress = if with_progress { confirmed } else { progress };
+                }
                 Err(IngestError::Queue(QueueError::Stale(_))) => return RunEnd::Stale,
                 Err(error) => {
                     tracing::debug!(stream = self.stream.name, %error, "failed to report the state of a camera")
                 }
             }
-            match self.faces.store.streams().is_wanted(self.stream.id).await {
+            match self.is_wanted().await {
                 Ok(true) => {}
                 Ok(false) => return RunEnd::Done,
                 Err(error) => {
@@ -350,13 +406,18 @@ impl Turn<'_> {
                 }
             }
             if confirmed.elapsed() > MAX_UNCONFIRMED {
+                tracing::warn!(
+                    stream = self.stream.name,
+                    "leaving a camera, because the claim cannot be confirmed"
+                );
                 return RunEnd::Stale;
             }
             tokio::time::sleep(REPORT_INTERVAL).await;
         }
     }
 
-    async fn report(&self) -> Result<(), IngestError> {
+    /// Records the state of the camera, and with `with_progress` that the job makes progress.
+    async fn report(&self, with_progress: bool) -> Result<(), IngestError> {
         let dropped = self.counts.dropped.load(Ordering::Relaxed) + self.counts.lost.load(Ordering::Relaxed);
         let report = {
             let status = self.status.lock();
@@ -374,6 +435,9 @@ impl Turn<'_> {
         };
         let mut tx = self.faces.store.begin().await?;
         self.faces.queue.hold(tx.conn(), self.job.claim).await?;
+        if with_progress {
+            self.faces.queue.record_progress(tx.conn(), self.job.claim).await?;
+        }
         self.faces.store.streams().report(tx.conn(), self.stream.id, &self.tools.worker, &report).await?;
         Ok(tx.commit().await?)
     }

@@ -1,6 +1,7 @@
 //! Receives the frames of one connection to a camera, and returns one decoded frame per interval.
 //! Only the newest decoded frame is kept, so a slow analysis skips frames instead of falling
-//! behind.
+//! behind. The frames of a segment of HLS arrive together; the decoder waits until each of them was
+//! taken, unless the next segment has arrived.
 //!
 //! Three steps run at the same time. A task reads from the network. A thread writes compressed
 //! frames to the decoder. If they wait too long, it continues at the newest keyframe. Another
@@ -9,8 +10,7 @@ use crate::admission::budget::BudgetExhausted;
 use crate::streams::backlog::{Backlog, Item};
 use bytes::Bytes;
 use camera::{CameraError, Format, Session, Unit};
-use parking_lot::Mutex;
-use std::collections::VecDeque;
+use parking_lot::{Condvar, Mutex};
 use std::convert::Infallible;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -69,36 +69,56 @@ impl Counts {
 /// Longest time without a decoded picture. A camera that sends only damaged frames is reconnected.
 const PICTURE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Longest time of the frames of a segment that wait for the analysis.
-const MAX_BURST: Duration = Duration::from_secs(4);
-/// Maximum number of these frames.
-const MAX_BURST_FRAMES: usize = 8;
+/// Number of decoded frames in memory: one waits, and the decoder has the next one.
+const DECODED_FRAMES: u64 = 2;
 
-/// The newest decoded frames, and the reason why none follows.
+/// The newest decoded frame, and the reason why none follows.
 #[derive(Debug, Default)]
 struct Newest {
     state: Mutex<NewestState>,
     changed: Notify,
+    /// Notified when a frame was taken, or when no thread should wait for that any longer.
+    taken: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct NewestState {
-    frames: VecDeque<ReceivedFrame>,
+    frame: Option<ReceivedFrame>,
     error: Option<ReceiveError>,
 }
 
 impl Newest {
-    /// Adds a frame. Removes the oldest one if more than `limit` wait, and returns whether it did.
-    fn put(&self, frame: ReceivedFrame, limit: usize) -> bool {
-        let mut state = self.state.lock();
-        state.frames.push_back(frame);
-        let is_full = state.frames.len() > limit;
-        if is_full {
-            state.frames.pop_front();
-        }
-        drop(state);
+    /// Replaces the frame, and returns whether one was lost.
+    fn put(&self, frame: ReceivedFrame) -> bool {
+        let lost = self.state.lock().frame.replace(frame);
         self.changed.notify_one();
-        is_full
+        lost.is_some()
+    }
+
+    /// Waits until the frame was taken, as long as `waits` returns `true`. The caller of
+    /// [`Self::wake`] may have changed its result.
+    fn wait_until_taken(&self, waits: impl Fn() -> bool) {
+        let mut state = self.state.lock();
+        while state.frame.is_some() && waits() {
+            self.taken.wait(&mut state);
+        }
+    }
+
+    fn take(&self) -> Option<Result<ReceivedFrame, ReceiveError>> {
+        let mut state = self.state.lock();
+        let taken = match state.frame.take() {
+            Some(frame) => Some(Ok(frame)),
+            None => state.error.take().map(Err),
+        };
+        self.taken.notify_all();
+        taken
+    }
+
+    /// Lets the threads in [`Self::wait_until_taken`] check whether they still have to wait.
+    fn wake(&self) {
+        // A thread that has just checked this holds the lock until it waits.
+        drop(self.state.lock());
+        self.taken.notify_all();
     }
 
     fn fail(&self, error: ReceiveError) {
@@ -153,15 +173,9 @@ impl Receiver {
     /// Fails if the connection or the decoder fails, or if no frame can be decoded.
     pub(super) async fn next(&mut self) -> Result<ReceivedFrame, ReceiveError> {
         loop {
-            {
-                let mut state = self.newest.state.lock();
-                if let Some(frame) = state.frames.pop_front() {
-                    self.last_picture = Instant::now();
-                    return Ok(frame);
-                }
-                if let Some(error) = state.error.take() {
-                    return Err(error);
-                }
+            if let Some(taken) = self.newest.take() {
+                self.last_picture = Instant::now();
+                return taken;
             }
             let left = PICTURE_TIMEOUT.saturating_sub(self.last_picture.elapsed());
             if tokio::time::timeout(left, self.newest.changed.notified()).await.is_err() {
@@ -223,6 +237,7 @@ impl ReceiveTask {
                 is_keyframe: unit.is_keyframe,
                 received: unit.received.into(),
             });
+            self.newest.wake();
         }
         Ok(())
     }
@@ -235,11 +250,18 @@ impl ReceiveTask {
         if is_due {
             self.last_image = Some(received);
             let frame = ReceivedFrame { received, shown: received, picture: Picture::Jpeg(unit.bytes) };
-            if self.newest.put(frame, 1) {
+            if self.newest.put(frame) {
                 self.counts.drop_frames(1);
             }
         }
     }
+}
+
+/// Returns the memory in bytes that a connection needs for frames of this width and height in
+/// pixels.
+pub(super) fn memory_bytes(decoder: &Decoder, size: (u32, u32)) -> u64 {
+    let frame = u64::from(size.0) * u64::from(size.1) * 3;
+    decoder.live_memory_bytes(size) + DECODED_FRAMES * frame
 }
 
 /// Returns what the decoder of a connection is told, with one frame per `interval` for at most
@@ -270,12 +292,14 @@ struct DecoderInput {
 /// A running decoder. Dropping it ends the decoder and its threads.
 struct Decoding {
     backlog: Arc<Backlog>,
+    newest: Arc<Newest>,
     _cancel: CancelOnDrop,
 }
 
 impl Drop for Decoding {
     fn drop(&mut self) {
         self.backlog.close();
+        self.newest.wake();
     }
 }
 
@@ -291,11 +315,11 @@ impl Decoding {
         let reader = PictureReader {
             input: DecoderInput { decoder, ..input },
             backlog: backlog.clone(),
-            newest,
+            newest: newest.clone(),
             counts,
         };
         std::thread::Builder::new().name("camera".into()).spawn(move || reader.run(&header))?;
-        Ok(Self { backlog, _cancel: cancel })
+        Ok(Self { backlog, newest, _cancel: cancel })
     }
 }
 
@@ -325,31 +349,28 @@ impl PictureReader {
         std::thread::Builder::new().name("camera input".into()).spawn(writer)?;
         let mut timeline = Timeline::default();
         while let Some(frame) = frames.next_frame()? {
-            let (received, shown, limit) = match stream.container {
+            let (received, shown) = match stream.container {
                 // These timestamps are times of arrival.
                 LiveContainer::Matroska => {
                     let at = *started + Duration::from_micros(u64::try_from(frame.at_us).unwrap_or(0));
-                    (at, at, 1)
+                    (at, at)
                 }
                 LiveContainer::MpegTs | LiveContainer::Mp4 => {
+                    // The frames of a segment arrive together, and all of them are wanted. None is
+                    // dropped until the next segment waits.
+                    self.newest.wait_until_taken(|| self.backlog.is_waiting_for_input());
                     let received = self.backlog.last_written();
-                    (received, timeline.shown(received, frame.at_us), burst_frames(stream.interval_us))
+                    (received, timeline.shown(received, frame.at_us))
                 }
             };
             let received = received.min(Instant::now());
             let frame = ReceivedFrame { received, shown, picture: Picture::Decoded(frame.frame) };
-            if self.newest.put(frame, limit) {
+            if self.newest.put(frame) {
                 self.counts.drop_frames(1);
             }
         }
         Ok(())
     }
-}
-
-/// Returns the number of frames of a segment that may wait.
-fn burst_frames(interval_us: i64) -> usize {
-    let interval = u128::try_from(interval_us.max(1)).unwrap_or(1);
-    usize::try_from(MAX_BURST.as_micros() / interval).unwrap_or(MAX_BURST_FRAMES).clamp(1, MAX_BURST_FRAMES)
 }
 
 /// Assigns times to the frames of segments, which arrive together.
@@ -390,5 +411,44 @@ fn write_units(mut pipe: LiveInput, header: &Bytes, backlog: &Backlog, counts: &
         if pipe.write_all(&taken.item.bytes).is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    fn frame() -> ReceivedFrame {
+        let now = Instant::now();
+        ReceivedFrame { received: now, shown: now, picture: Picture::Jpeg(Bytes::new()) }
+    }
+
+    #[test]
+    fn frames_of_a_segment_wait_until_the_next_segment_arrives() {
+        let newest = Arc::new(Newest::default());
+        let is_last = Arc::new(AtomicBool::new(true));
+        let put = |count: usize| {
+            let (newest, is_last) = (newest.clone(), is_last.clone());
+            std::thread::spawn(move || {
+                let put = |_| {
+                    newest.wait_until_taken(|| is_last.load(Ordering::Relaxed));
+                    newest.put(frame())
+                };
+                (0..count).map(put).filter(|lost| *lost).count()
+            })
+        };
+        let decoder = put(20);
+        let mut taken = 0;
+        while taken < 20 {
+            taken += usize::from(newest.take().is_some());
+            std::thread::yield_now();
+        }
+        assert_eq!(decoder.join().unwrap(), 0);
+        let decoder = put(20);
+        is_last.store(false, Ordering::Relaxed);
+        newest.wake();
+        assert!(decoder.join().unwrap() > 0);
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct NewAppearance {
     /// The id of the face. It stays the same for all attempts, because a commit may have succeeded
     /// although its response was lost.
     pub(super) id: Uuid,
+    /// The faces of its track that were offered before. Some may not be stored.
+    pub(super) earlier_faces: Vec<Uuid>,
     pub(super) face: AnalyzedFace,
     pub(super) images: ShotImages,
     /// When its frame arrived.
@@ -31,7 +33,7 @@ pub(super) struct NewAppearance {
 
 /// What became of an appearance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stored {
+enum Stored {
     Stored,
     /// The person is suppressed.
     Suppressed,
@@ -51,10 +53,11 @@ impl StreamStorage<'_> {
     /// # Errors
     /// Fails with [`IngestError`], for example with `QueueError::Stale` if the claim was lost, and
     /// with `StoreError::NotFound` if the stream was deleted.
-    pub(super) async fn store(&self, appearance: &NewAppearance) -> Result<Stored, IngestError> {
+    pub(super) async fn store(&self, appearance: &NewAppearance) -> Result<(), IngestError> {
         let mut tx = self.faces.store.begin().await?;
         if self.is_suppressed(&mut tx, appearance).await? {
-            return Ok(Stored::Suppressed);
+            tracing::debug!("a face of a camera is suppressed");
+            return Ok(());
         }
         drop(tx);
         let shot = (0, appearance.images.crop.clone(), appearance.images.chip.clone());
@@ -62,13 +65,29 @@ impl StreamStorage<'_> {
         match retried("store_appearance", || self.record(appearance, &blobs)).await {
             Ok(Stored::Stored) => {
                 metrics::counter!("facecrawl_faces_stored_total").increment(1);
-                Ok(Stored::Stored)
+                tracing::debug!(face = %appearance.id, "stored a face of a camera");
+                Ok(())
             }
             other => {
                 self.faces.discard_blobs(&blobs).await;
-                other
+                other.map(|_| ())
             }
         }
+    }
+
+    /// Records when the track of these faces ended. Does nothing if none of them is stored.
+    ///
+    /// # Errors
+    /// Fails with the errors of the store, and with `QueueError::Stale` if the claim was lost.
+    pub(super) async fn end_track(
+        &self,
+        faces: &[Uuid],
+        ended_at: OffsetDateTime,
+    ) -> Result<(), IngestError> {
+        let mut tx = self.faces.store.begin().await?;
+        self.faces.queue.hold(tx.conn(), self.claim).await?;
+        self.faces.store.streams().end_track(tx.conn(), faces, ended_at).await?;
+        Ok(tx.commit().await?)
     }
 
     async fn is_suppressed(&self, tx: &mut Tx, appearance: &NewAppearance) -> Result<bool, StoreError> {
@@ -90,7 +109,11 @@ impl StreamStorage<'_> {
             return Ok(Stored::Stored);
         }
         let size = (to_i32(appearance.size.0), to_i32(appearance.size.1));
-        let recording = store.streams().recording(tx.conn(), self.stream, appearance.at, size).await?;
+        let earlier = store.streams().track_of(tx.conn(), &appearance.earlier_faces).await?;
+        let recording = match &earlier {
+            Some((recording, _)) => *recording,
+            None => store.streams().recording(tx.conn(), self.stream, appearance.at, size).await?,
+        };
         let owner = (self.collection, recording.video);
         let at_us = recording.at_us(appearance.at);
         let parts = blobs.faces.first().cloned().flatten();
@@ -104,22 +127,40 @@ impl StreamStorage<'_> {
             face_count: 1,
             parts: blobs.frames.values().next().cloned(),
         };
-        let bbox = appearance.face.detection.bbox;
-        let track = NewTrack {
-            number: recording.next_track,
-            started_us: recording.at_us(appearance.started_at).min(at_us),
-            ended_us: recording.at_us(appearance.ended_at).max(at_us),
-            samples: 1,
-            boxes: boxes::encode(&[TimedBox { at_us, bbox }]),
-            faces: vec![ShotFace { at_us: frame.at_us, face }],
-        };
+        let shot = ShotFace { at_us: frame.at_us, face };
         let frames = [frame];
         let images = store.tracks().insert_frames(tx.conn(), owner, size, &frames).await?;
         let face_rows: Vec<FaceRow<'_>> =
-            images.iter().map(|image| (self.collection, *image, &track.faces[0].face)).collect();
+            images.iter().map(|image| (self.collection, *image, &shot.face)).collect();
         store.faces().insert_for_new_images(tx.conn(), &face_rows).await?;
-        store.tracks().insert(tx.conn(), owner, std::slice::from_ref(&track)).await?;
-        store.streams().extend_recording(tx.conn(), &recording, recording.next_track, track.ended_us).await?;
+        let ended_us = recording.at_us(appearance.ended_at).max(at_us);
+        let timed_box = TimedBox { at_us, bbox: appearance.face.detection.bbox };
+        let last_track = match earlier {
+            Some((_, track)) => {
+                // Boxes that cannot be read are replaced. They only show where the face was.
+                let mut shown = boxes::decode(&track.boxes).unwrap_or_default();
+                shown.push(timed_box);
+                let encoded = boxes::encode(&shown);
+                store
+                    .tracks()
+                    .add_face(tx.conn(), (self.collection, track.id), &shot, ended_us, &encoded)
+                    .await?;
+                recording.next_track - 1
+            }
+            None => {
+                let track = NewTrack {
+                    number: recording.next_track,
+                    started_us: recording.at_us(appearance.started_at).min(at_us),
+                    ended_us,
+                    samples: 1,
+                    boxes: boxes::encode(&[timed_box]),
+                    faces: vec![shot],
+                };
+                store.tracks().insert(tx.conn(), owner, std::slice::from_ref(&track)).await?;
+                recording.next_track
+            }
+        };
+        store.streams().extend_recording(tx.conn(), &recording, last_track, ended_us).await?;
         self.faces.keep_blobs(&mut tx, &[blobs]).await?;
         queue.record_progress(tx.conn(), self.claim).await?;
         tx.commit().await?;

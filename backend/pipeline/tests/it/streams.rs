@@ -9,7 +9,7 @@ use pipeline::streams::schedule::Schedule;
 use pipeline::streams::still::{StillError, Stills};
 use pipeline::worker::StreamTools;
 use pipeline::{Matcher, VideoOptions};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,9 +27,10 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 use video::Sampling;
 
-/// Shots of the standard film: Dan for 3 s, and nobody for 2 s.
+/// Shots of the standard film: Dan for 3 s, nobody for 2 s, and several people.
 const DAN: usize = 1;
 const NOBODY: usize = 5;
+const GROUP: usize = 6;
 
 /// Returns a film in which Dan is visible for 3 s, and nobody for the next 8 s.
 fn dan_and_nobody() -> Film {
@@ -67,9 +68,11 @@ struct Watching {
 
 impl Watching {
     async fn start(world: World, config: StreamConfig) -> Self {
-        let configs: StreamConfigs = Arc::new(BTreeMap::from([("door".to_owned(), config)]));
-        let streams = Streams::new(world.store.clone(), world.queue.clone());
-        assert_eq!(streams.configure(&configs).await.unwrap(), Vec::<String>::new());
+        let configs = configure(&world, config).await;
+        Self::start_configured(world, configs).await
+    }
+
+    async fn start_configured(world: World, configs: StreamConfigs) -> Self {
         let (stills, stop) = (Stills::default(), CancellationToken::new());
         let tools = StreamTools {
             configs,
@@ -130,8 +133,26 @@ impl Watching {
     }
 }
 
-/// Stores a face of the film's first person, and watches it.
+/// Enters the camera `door` in the database.
+async fn configure(world: &World, config: StreamConfig) -> StreamConfigs {
+    let configs: StreamConfigs = Arc::new(BTreeMap::from([("door".to_owned(), config)]));
+    let streams = Streams::new(world.store.clone(), world.queue.clone());
+    assert_eq!(streams.configure(&configs).await.unwrap(), Vec::<String>::new());
+    configs
+}
+
+/// Stores a face of each person of the film, and watches them. Returns the first face.
 async fn watch_person_of(world: &World, film: &Film, notify: WatchNotify) -> Uuid {
+    let mut faces = Vec::new();
+    for embedding in embeddings_of(world, film).await {
+        faces.push(store_face(world, embedding).await);
+    }
+    add_watchlist(world, "Guests", &faces, notify).await;
+    faces[0]
+}
+
+/// Returns the best embedding of each track of a film.
+async fn embeddings_of(world: &World, film: &Film) -> Vec<Vec<f32>> {
     let path = world.folder().join("film.mkv");
     film.encode(&Encoding::new(Codec::H264, Container::Mkv), &path).unwrap();
     let options = VideoOptions { sampling: Sampling::Fps(4.0), ..VideoOptions::default() };
@@ -140,16 +161,33 @@ async fn watch_person_of(world: &World, film: &Film, notify: WatchNotify) -> Uui
             .await
             .unwrap();
     std::fs::remove_file(&path).unwrap();
-    let embedding = analysis.tracks.iter().find_map(|track| track.faces[0].face.embedding.clone()).unwrap();
-    watch(world, embedding.as_slice().to_vec(), notify).await
+    let embeddings = analysis.tracks.iter().filter_map(|track| track.faces[0].face.embedding.as_ref());
+    embeddings.map(|embedding| embedding.as_slice().to_vec()).collect()
 }
 
-async fn watch(world: &World, embedding: Vec<f32>, notify: WatchNotify) -> Uuid {
+async fn watch(world: &World, embedding: Vec<f32>, notify: WatchNotify) {
+    let face = store_face(world, embedding).await;
+    add_watchlist(world, "Guests", &[face], notify).await;
+}
+
+async fn store_face(world: &World, embedding: Vec<f32>) -> Uuid {
     let collection = world.store.collections().ensure("default").await.unwrap().id;
-    let image = rows::image(&mut Random(1));
+    let image = rows::image(&mut Random(u64::from(embedding[0].to_bits())));
     let face = rows::face(embedding, world.face_store.model_id(), 0.9);
+    world
+        .commit(async |tx| {
+            world.store.suppressions().lock(tx.conn(), collection, true).await?;
+            world.store.images().insert(tx.conn(), collection, &image).await?.unwrap();
+            world.store.faces().insert(tx.conn(), collection, image.id, std::slice::from_ref(&face)).await
+        })
+        .await;
+    face.id
+}
+
+async fn add_watchlist(world: &World, name: &str, faces: &[Uuid], notify: WatchNotify) -> Uuid {
+    let collection = world.store.collections().ensure("default").await.unwrap().id;
     let new = NewWatchlist {
-        name: "Guests".into(),
+        name: name.into(),
         purpose: "A test".into(),
         notify,
         threshold: None,
@@ -162,13 +200,10 @@ async fn watch(world: &World, embedding: Vec<f32>, notify: WatchNotify) -> Uuid 
         .commit(async |tx| {
             let store = &world.store;
             store.suppressions().lock(tx.conn(), collection, true).await?;
-            store.images().insert(tx.conn(), collection, &image).await?.unwrap();
-            store.faces().insert(tx.conn(), collection, image.id, std::slice::from_ref(&face)).await?;
-            let watched = Watched { subjects: Vec::new(), faces: vec![face.id] };
+            let watched = Watched { subjects: Vec::new(), faces: faces.to_vec() };
             store.watchlists().insert(tx.conn(), collection, &new, &watched).await
         })
-        .await;
-    face.id
+        .await
 }
 
 /// Returns an embedding that no face of a film has.
@@ -212,8 +247,26 @@ async fn watched_person_is_reported_once_per_appearance() {
         )
         .await;
     world.execute("update videos set created_at = created_at - interval '25 hours'").await;
+    // A user keeps a face by assigning it to an enrolled person. Clustering does not.
+    world
+        .execute(
+            "insert into subjects (id, collection_id)
+             select '00000000-0000-0000-0000-000000000001', id from collections",
+        )
+        .await;
+    world
+        .execute(
+            "insert into subject_faces (collection_id, subject_id, face_id, assigned_by)
+             select collection_id, '00000000-0000-0000-0000-000000000001', face_id,
+                    case when row_number() over (order by face_id) = 1 then 'user' else 'clustering' end
+             from track_faces",
+        )
+        .await;
     let maintenance = pipeline::Maintenance::new(world.store.clone(), world.blobs.clone());
-    assert_eq!(maintenance.expire_recordings().await.unwrap(), alerts.len() as u64);
+    assert_eq!(maintenance.expire_recordings().await.unwrap(), alerts.len() as u64 - 1);
+    assert_eq!(world.faces().await.len(), 2);
+    world.execute("delete from subject_faces").await;
+    assert_eq!(maintenance.expire_recordings().await.unwrap(), 1);
     assert_eq!(world.faces().await.len(), 1);
     assert_eq!(world.number("select count(*) from alerts").await, 0);
     assert_eq!(world.count_files(), 0);
@@ -262,6 +315,80 @@ async fn unknown_person_who_stays_is_reported_once() {
 
 #[testing::needs(video, slow)]
 #[testing::test]
+async fn later_watchlist_reports_the_same_track() {
+    let world = World::new().await;
+    let film = film(&[DAN]);
+    let face = watch_person_of(&world, &film, WatchNotify::Match).await;
+    let camera = RtspCamera::start(&Recording::new(&film).unwrap()).unwrap();
+    let watching = Watching::start(world, config(&camera.url(), None)).await;
+    let first = watching.wait_for_alerts(1).await.remove(0);
+    // Dan stays in view.
+    let later = add_watchlist(&watching.world, "Later", &[face], WatchNotify::Match).await;
+    watching.wait_for_alerts(2).await;
+    let analysed = watching.stream().await.analysed;
+    watching.wait_for(|stream| stream.analysed > analysed + 10).await;
+    let watchlists: Vec<Uuid> = watching.alerts().await.iter().map(|alert| alert.watchlist_id).collect();
+    assert_eq!(watchlists, [first.watchlist_id, later]);
+    let world = watching.stop().await;
+    assert_eq!(world.number("select count(*) from tracks").await, 1);
+    assert_eq!(world.number("select count(*) from track_faces").await, 2);
+    assert_eq!(world.number("select samples::bigint from tracks").await, 2);
+}
+
+#[testing::needs(video, slow)]
+#[testing::test]
+async fn faces_of_one_frame_survive_a_failing_store() {
+    let world = World::new().await;
+    let film = film(&[GROUP]);
+    watch_person_of(&world, &film, WatchNotify::Match).await;
+    let people = world.faces().await.len();
+    assert!(people > 1);
+    // A sequence keeps its value when the transaction is rolled back.
+    world.execute("create sequence attempts").await;
+    world
+        .execute(
+            "create function fail_first() returns trigger language plpgsql as $$
+             begin
+                 if nextval('attempts') <= 3 then raise exception 'a test'; end if;
+                 return new;
+             end $$",
+        )
+        .await;
+    world
+        .execute(
+            "create trigger fail_first before insert on tracks for each row execute function fail_first()",
+        )
+        .await;
+    let camera = RtspCamera::start(&Recording::new(&film).unwrap()).unwrap();
+    let watching = Watching::start(world, config(&camera.url(), None)).await;
+    let alerts = watching.wait_for_alerts(people).await;
+    let watched: BTreeSet<Option<Uuid>> = alerts.iter().map(|alert| alert.watched_face_id).collect();
+    assert_eq!(watched.len(), people, "{alerts:?}");
+    let world = watching.stop().await;
+    assert!(world.number("select last_value from attempts").await > 3);
+}
+
+#[testing::needs(video)]
+#[testing::test]
+async fn worker_leaves_failing_camera_between_attempts() {
+    let world = World::new().await;
+    let configs = configure(&world, config("rtsp://127.0.0.1:9/live", None)).await;
+    world.execute("update streams set state = 'failing', updated_at = now()").await;
+    let watching = Watching::start_configured(world, configs).await;
+    let waits = async || {
+        let query = "select count(*) from jobs where kind = 'watch_stream' and state <> 'running'
+                     and scheduled_at > now() + interval '30 s'";
+        (watching.world.number(query).await == 1).then_some(())
+    };
+    wait_for(waits).await.expect("the job waits");
+    let stream = watching.stream().await;
+    assert_eq!((stream.state, stream.connections), (StreamState::Failing, 0));
+    assert!(stream.detail.is_some());
+    watching.stop().await;
+}
+
+#[testing::needs(video, slow)]
+#[testing::test]
 async fn failing_camera_is_reported_and_connected_again() {
     let world = World::new().await;
     let (small, large) = (film(&[DAN]), film(&[DAN]).with_size(1280, 720));
@@ -272,6 +399,7 @@ async fn failing_camera_is_reported_and_connected_again() {
     let camera = RtspCamera::start_with(&Recording::new(&small).unwrap(), options).unwrap();
     let watching = Watching::start(world, config(&camera.url_with_password("me", "secret"), None)).await;
     watching.wait_for(|stream| stream.state == StreamState::Running && stream.analysed > 0).await;
+    watching.world.execute("update jobs set crashes = 5 where kind = 'watch_stream'").await;
 
     camera.unplug();
     let failing = watching.wait_for_state(StreamState::Failing).await;
@@ -302,6 +430,10 @@ async fn failing_camera_is_reported_and_connected_again() {
     let before = analysed().await;
     watching.wait_for(|stream| stream.analysed > before + 5).await;
     assert_eq!(camera.counts().most_players_at_once, 1);
+    // Crashes that lie long ago do not delay the next worker.
+    let crashes =
+        async || watching.world.number("select crashes::bigint from jobs where kind = 'watch_stream'").await;
+    wait_for(async || (crashes().await == 0).then_some(())).await.expect("the job made progress");
     watching.stop().await;
 }
 
@@ -377,8 +509,27 @@ async fn configuration_adds_changes_and_removes_cameras() {
     let changed = world.store.streams().get(id).await.unwrap();
     assert_eq!(changed.retention_hours, 2);
     assert_eq!(world.number("select count(*) from jobs where kind = 'watch_stream'").await, 1);
+    // A process with an older file starts. The other one restores its camera, which stays stopped.
+    world.commit(async |tx| world.store.streams().set_wanted(tx.conn(), id, false).await).await;
     configure(vec![]).await;
     assert!(world.store.streams().list_all().await.unwrap().is_empty());
+    assert!(world.store.streams().get(id).await.is_err());
+    let restore = async |config: StreamConfig| {
+        streams.restore(&Arc::new(BTreeMap::from([("door".to_owned(), config)]))).await.unwrap()
+    };
+    assert_eq!(restore(door.clone()).await, Vec::<String>::new());
+    let restored = world.store.streams().get(id).await.unwrap();
+    assert_eq!((restored.state, restored.wanted, restored.retention_hours), (StreamState::Stopped, false, 2));
+
+    // A collection is deleted, and created again.
+    let elsewhere = StreamConfig { collection: "elsewhere".into(), ..door };
+    world.store.collections().ensure("elsewhere").await.unwrap();
+    configure(vec![("door", elsewhere.clone())]).await;
+    world.execute("delete from collections where name = 'elsewhere'").await;
+    assert_eq!(restore(elsewhere.clone()).await, ["door"]);
+    world.store.collections().ensure("elsewhere").await.unwrap();
+    assert_eq!(restore(elsewhere).await, Vec::<String>::new());
+    assert_eq!(world.store.streams().list_all().await.unwrap()[0].collection, "elsewhere");
     // The addresses never reach the database.
     assert!(!format!("{listed:?}").contains("192.0.2.1"));
 }

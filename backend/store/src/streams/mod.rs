@@ -81,22 +81,36 @@ macro_rules! select_streams {
     ($tail:literal) => {
         concat!(
             "select s.id, s.collection_id, c.name as collection, s.name, s.kind, s.purpose, s.store, s.retention_hours, s.fps, ",
-            // A worker that watches a camera reports every two seconds.
-            "s.wanted, case when s.state in ('connecting', 'running', 'failing') and s.updated_at < now() - interval '15 s' ",
-            "then 'waiting' else s.state end as state, s.detail, s.holder, s.width, s.height, s.received, s.analysed, s.dropped, s.connections, ",
+            // A worker that watches a camera reports every two seconds. If the camera fails, the
+            // next attempt may begin more than a minute later.
+            "s.wanted, case when s.state in ('connecting', 'running') and s.updated_at < now() - interval '15 s' ",
+            "or s.state = 'failing' and s.updated_at < now() - interval '2 min' then 'waiting' else s.state end as state, s.detail, s.holder, s.width, s.height, s.received, s.analysed, s.dropped, s.connections, ",
             "s.lag_ms, s.last_frame_at, s.updated_at, ",
             "(select max(a.created_at) from videos v join video_frames f on f.video_id = v.id ",
             "join faces x on x.image_id = f.image_id join alerts a on a.face_id = x.id ",
             "where v.collection_id = s.collection_id and v.stream = s.name) as last_alert_at ",
-            "from streams s join collections c on c.id = s.collection_id where c.deleting_at is null and ",
+            "from streams s join collections c on c.id = s.collection_id where c.deleting_at is null and s.removed_at is null and ",
             $tail
         )
     };
 }
 
+macro_rules! insert_streams {
+    ($change:literal) => {
+        concat!(
+            "insert into streams (id, collection_id, name, kind, purpose, store, retention_hours, fps) ",
+            "values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (name) do update set ",
+            $change
+        )
+    };
+}
+
 impl Streams<'_> {
-    /// Makes the rows equal to the configuration: adds, changes and deletes rows. A stream that
-    /// moves to another collection becomes a new one. What is stored of a deleted stream remains
+    /// Makes the rows equal to the configuration of a process that starts: adds and changes these
+    /// streams, and removes others. A stream that moves to another collection becomes a new one.
+    ///
+    /// A removed stream is not watched or listed. Its row remains for a day, so that a stop by a
+    /// user is not forgotten if it is configured again. What is stored of a removed stream remains
     /// until its retention ends.
     pub async fn configure(
         self,
@@ -105,43 +119,61 @@ impl Streams<'_> {
     ) -> Result<(), StoreError> {
         let names: Vec<&str> = streams.iter().map(|stream| stream.name.as_str()).collect();
         let collections: Vec<Uuid> = streams.iter().map(|stream| stream.collection_id).collect();
-        // Several processes start at the same time.
-        sqlx::query("select pg_advisory_xact_lock(hashtextextended('streams', 0))")
+        lock_configuration(conn).await?;
+        sqlx::query("update streams set removed_at = now() where removed_at is null and name <> all($1)")
+            .bind(&names)
             .execute(&mut *conn)
             .await?;
         sqlx::query(
-            "delete from streams where (collection_id, name) not in
-                 (select n.collection_id, n.name from unnest($1::uuid[], $2::text[]) as n (collection_id, name))",
+            "delete from streams s where removed_at < now() - interval '1 day' or exists (
+                 select 1 from unnest($1::uuid[], $2::text[]) as n (collection_id, name)
+                 where s.name = n.name and s.collection_id <> n.collection_id)",
         )
         .bind(&collections)
         .bind(&names)
         .execute(&mut *conn)
         .await?;
         for stream in streams {
-            sqlx::query(
-                "insert into streams (id, collection_id, name, kind, purpose, store, retention_hours, fps)
-                 values ($1, $2, $3, $4, $5, $6, $7, $8)
-                 on conflict (name) do update set kind = excluded.kind, purpose = excluded.purpose, store = excluded.store,
-                     retention_hours = excluded.retention_hours, fps = excluded.fps",
+            insert_stream(
+                conn,
+                stream,
+                insert_streams!(
+                    "kind = excluded.kind, purpose = excluded.purpose, store = excluded.store,
+                     retention_hours = excluded.retention_hours, fps = excluded.fps, removed_at = null"
+                ),
             )
-            .bind(Uuid::now_v7())
-            .bind(stream.collection_id)
-            .bind(&stream.name)
-            .bind(stream.kind)
-            .bind(&stream.purpose)
-            .bind(stream.store)
-            .bind(stream.retention_hours)
-            .bind(stream.fps)
-            .execute(&mut *conn)
             .await?;
         }
         // The retention of recordings changes with the configuration.
         sqlx::query(
-            "update videos v set retention_hours = s.retention_hours from streams s
-             where v.collection_id = s.collection_id and v.stream = s.name and v.retention_hours <> s.retention_hours",
+            "with changed as (
+                 select v.id, s.retention_hours from streams s
+                     join videos v on v.collection_id = s.collection_id and v.stream = s.name
+                 where v.retention_hours <> s.retention_hours order by v.id for update of v)
+             update videos v set retention_hours = c.retention_hours from changed c where v.id = c.id",
         )
         .execute(conn)
         .await?;
+        Ok(())
+    }
+
+    /// Adds the configured streams that are missing, for example because their collection was
+    /// deleted and created again, or because a process with another configuration started. Changes
+    /// nothing else, so processes with different configurations do not overwrite each other's rows
+    /// again and again.
+    pub async fn restore(
+        self,
+        conn: &mut PgConnection,
+        streams: &[ConfiguredStream],
+    ) -> Result<(), StoreError> {
+        lock_configuration(conn).await?;
+        for stream in streams {
+            let sql = insert_streams!(
+                "removed_at = null
+                 where streams.removed_at is not null and streams.collection_id = excluded.collection_id"
+            );
+            insert_stream(conn, stream, sql).await?;
+        }
         Ok(())
     }
 
@@ -185,7 +217,8 @@ impl Streams<'_> {
         wanted: bool,
     ) -> Result<bool, StoreError> {
         let before: Option<bool> = sqlx::query_scalar(
-            "select wanted from streams where id = $1 and ($2::uuid is null or collection_id = $2) for update",
+            "select wanted from streams
+             where id = $1 and removed_at is null and ($2::uuid is null or collection_id = $2) for update",
         )
         .bind(id)
         .bind(self.0.collection_scope)
@@ -206,12 +239,12 @@ impl Streams<'_> {
         Ok(before != wanted)
     }
 
-    /// Returns whether a worker should still watch a stream. A stream that does not exist, or whose
-    /// collection is being deleted, is not watched.
+    /// Returns whether a worker should still watch a stream. A stream that does not exist or was
+    /// removed, or whose collection is being deleted, is not watched.
     pub async fn is_wanted(self, id: Uuid) -> Result<bool, StoreError> {
         let wanted = sqlx::query_scalar(
             "select exists (select 1 from streams s join collections c on c.id = s.collection_id
-                            where s.id = $1 and s.wanted and c.deleting_at is null)",
+                            where s.id = $1 and s.wanted and s.removed_at is null and c.deleting_at is null)",
         );
         Ok(wanted.bind(id).fetch_one(&self.0.pool).await?)
     }
@@ -220,7 +253,7 @@ impl Streams<'_> {
     pub async fn wanted(self, conn: &mut PgConnection) -> Result<Vec<(Uuid, Uuid)>, StoreError> {
         Ok(sqlx::query_as(
             "select s.id, s.collection_id from streams s join collections c on c.id = s.collection_id
-             where s.wanted and c.deleting_at is null order by s.id",
+             where s.wanted and s.removed_at is null and c.deleting_at is null order by s.id",
         )
         .fetch_all(conn)
         .await?)
@@ -256,4 +289,30 @@ impl Streams<'_> {
         .await?;
         Ok(())
     }
+}
+
+/// Lets one transaction at a time change the configured streams. Several processes may start at the
+/// same time.
+async fn lock_configuration(conn: &mut PgConnection) -> Result<(), StoreError> {
+    sqlx::query("select pg_advisory_xact_lock(hashtextextended('streams', 0))").execute(conn).await?;
+    Ok(())
+}
+
+async fn insert_stream(
+    conn: &mut PgConnection,
+    stream: &ConfiguredStream,
+    sql: &'static str,
+) -> Result<(), StoreError> {
+    sqlx::query(sql)
+        .bind(Uuid::now_v7())
+        .bind(stream.collection_id)
+        .bind(&stream.name)
+        .bind(stream.kind)
+        .bind(&stream.purpose)
+        .bind(stream.store)
+        .bind(stream.retention_hours)
+        .bind(stream.fps)
+        .execute(conn)
+        .await?;
+    Ok(())
 }

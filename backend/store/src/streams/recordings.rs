@@ -6,7 +6,7 @@ use crate::images::delete_images;
 use crate::store::Streams;
 use crate::videos::delete_video_rows;
 use serde_json::json;
-use sqlx::PgConnection;
+use sqlx::{FromRow, PgConnection};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -14,7 +14,7 @@ use uuid::Uuid;
 const IMAGES_PER_STEP: i64 = 200;
 
 /// The video that contains the tracks of a stream on one day.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, FromRow)]
 pub struct Recording {
     pub video: Uuid,
     /// Midnight of the day. The times of tracks count from here.
@@ -28,6 +28,22 @@ impl Recording {
     pub fn at_us(&self, at: OffsetDateTime) -> i64 {
         i64::try_from((at - self.started_at).whole_microseconds()).unwrap_or(i64::MAX)
     }
+}
+
+/// A stored track of a recording.
+#[derive(Clone, Debug, FromRow)]
+pub struct RecordedTrack {
+    pub id: Uuid,
+    /// The boxes as `tracking::boxes` encodes them.
+    pub boxes: Vec<u8>,
+}
+
+#[derive(FromRow)]
+struct TrackOfFace {
+    #[sqlx(flatten)]
+    recording: Recording,
+    #[sqlx(flatten)]
+    track: RecordedTrack,
 }
 
 /// What one call of [`Streams::expire_recordings`] deleted.
@@ -106,6 +122,27 @@ impl Streams<'_> {
         Ok(())
     }
 
+    /// Returns the track of the first of these faces that is stored, with its recording. Locks them
+    /// until the end of the transaction, which must hold the lock of the suppressions.
+    pub async fn track_of(
+        self,
+        conn: &mut PgConnection,
+        faces: &[Uuid],
+    ) -> Result<Option<(Recording, RecordedTrack)>, StoreError> {
+        let query = "select v.id as video, v.started_at, v.last_track + 1 as next_track, t.id, t.boxes
+                     from track_faces f join tracks t on t.id = f.track_id join videos v on v.id = t.video_id
+                     where f.face_id = any($1) and v.started_at is not null and v.expired_at is null
+                     order by f.face_id limit 1 for update of v for key share of t";
+        if faces.is_empty() {
+            return Ok(None);
+        }
+        Ok(sqlx::query_as(query)
+            .bind(faces)
+            .fetch_optional(conn)
+            .await?
+            .map(|TrackOfFace { recording, track }| (recording, track)))
+    }
+
     /// Returns whether the face with this id is stored.
     pub async fn is_stored(self, conn: &mut PgConnection, face: Uuid) -> Result<bool, StoreError> {
         let exists = sqlx::query_scalar("select exists (select 1 from faces where id = $1)");
@@ -130,18 +167,18 @@ impl Streams<'_> {
         .await?)
     }
 
-    /// Records that a track ended. Does nothing if it is not stored.
+    /// Records that the track of these faces ended. Does nothing if none of them is stored.
     pub async fn end_track(
         self,
         conn: &mut PgConnection,
-        face: Uuid,
+        faces: &[Uuid],
         ended_at: OffsetDateTime,
     ) -> Result<(), StoreError> {
         sqlx::query(
             "update tracks t set ended_us = greatest(t.ended_us, (extract(epoch from $2 - v.started_at) * 1000000)::bigint)
-             from track_faces f, videos v where f.face_id = $1 and t.id = f.track_id and v.id = t.video_id",
+             from track_faces f, videos v where f.face_id = any($1) and t.id = f.track_id and v.id = t.video_id",
         )
-        .bind(face)
+        .bind(faces)
         .bind(ended_at)
         .execute(conn)
         .await?;
@@ -160,8 +197,8 @@ impl Streams<'_> {
     }
 
     /// Deletes a part of the frames that are older than the retention of their stream, and
-    /// recordings without frames. Frames with a face of an enrolled person are kept as long as the
-    /// collection says. Call it until the result is empty.
+    /// recordings without frames. Frames with a face that a user assigned to an enrolled person are
+    /// kept as long as the collection says. Call it until the result is empty.
     pub async fn expire_recordings(
         self,
         conn: &mut PgConnection,
@@ -180,7 +217,7 @@ impl Streams<'_> {
         let images: Vec<Uuid> = sqlx::query_scalar(
             "select i.id from videos v join video_frames f on f.video_id = v.id join images i on i.id = f.image_id
              where v.id = any($1) and i.created_at < now() - make_interval(hours => v.retention_hours)
-               and not exists (select 1 from faces x join subject_faces e on e.face_id = x.id
+               and not exists (select 1 from faces x join subject_faces e on e.face_id = x.id and e.assigned_by = 'user'
                                join subjects p on p.id = e.subject_id where x.image_id = i.id and p.origin = 'enrolled')
              order by i.id limit $2 for update of i skip locked",
         )

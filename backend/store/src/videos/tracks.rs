@@ -177,6 +177,37 @@ impl Tracks<'_> {
         Ok(())
     }
 
+    /// Adds a face to a stored track, as its last best shot. Its image and the face must be stored
+    /// before. The track then ends at `ended_us` or later, and has these boxes.
+    pub async fn add_face(
+        self,
+        conn: &mut PgConnection,
+        (collection, track): (Uuid, Uuid),
+        shot: &ShotFace,
+        ended_us: i64,
+        boxes: &[u8],
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "insert into track_faces (collection_id, track_id, face_id, at_us, rank)
+             select $1, $2, $3, $4, count(*) from track_faces where collection_id = $1 and track_id = $2",
+        )
+        .bind(collection)
+        .bind(track)
+        .bind(shot.face.id)
+        .bind(shot.at_us)
+        .execute(&mut *conn)
+        .await?;
+        sqlx::query(
+            "update tracks set samples = samples + 1, ended_us = greatest(ended_us, $2), boxes = $3 where id = $1",
+        )
+        .bind(track)
+        .bind(ended_us)
+        .bind(boxes)
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+
     /// Inserts the images of frames with best shots, and returns their ids in the same order.
     /// `(width, height)` are in pixels. The images have no file, no hashes and no thumbnail.
     ///
