@@ -166,6 +166,8 @@ handles! {
     watchlists: Watchlists,
     /// Alerts of watchlists, and their deliveries.
     alerts: Alerts,
+    /// What is published by MQTT.
+    mqtt: Mqtt,
     /// Cameras: their states, and what is stored of them.
     streams: Streams,
     /// Collections, their settings and their deletion.

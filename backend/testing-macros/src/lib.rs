@@ -12,7 +12,7 @@ const CAPABILITIES_VARIABLE: &str = "TEST_CAPABILITIES";
 const SETUP: &str = "setup";
 
 /// The capabilities that a test can need, and the reason that is reported if one is missing.
-const REASONS: [(&str, &str); 10] = [
+const REASONS: [(&str, &str); 11] = [
     (SETUP, "needs Postgres, ONNX Runtime and the default models (./scripts/test)"),
     ("shared", "needs the reference photographs and models of ../shared"),
     (
@@ -27,6 +27,7 @@ const REASONS: [(&str, &str); 10] = [
         "needs the WebGPU plug-in (./scripts/gpu-runtime webgpu), Vulkan's loader and SwiftShader (Debian: apt-get install libvulkan1 chromium)",
     ),
     ("video", "needs ffmpeg (./scripts/video)"),
+    ("mqtt", "needs the MQTT broker mosquitto (Debian: apt-get install mosquitto)"),
     ("no_gpu", "needs a machine without a GPU of NVIDIA"),
     ("slow", "takes more than about 15 s (set SLOW_TESTS=1)"),
 ];

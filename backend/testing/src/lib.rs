@@ -15,6 +15,7 @@ pub mod files;
 pub mod film;
 pub mod fixture_models;
 pub mod gallery;
+pub mod mosquitto;
 pub mod people;
 pub mod rows;
 pub mod software_gpu;

@@ -42,6 +42,7 @@ pub(super) fn find(loaded: &LoadedConfig) -> Vec<ConfigError> {
     errors.extend(check_memory(loaded));
     errors.extend(check_devices(loaded));
     errors.extend(check_tensorrt(loaded));
+    errors.extend(check_mqtt(loaded));
     match Manifest::load(&settings.models.dir) {
         Err(error) => errors.push(ConfigError::Contradiction(error)),
         Ok(manifest) if manifest.pack(&settings.models.pack).is_none() => errors.push(ConfigError::Invalid {
@@ -140,6 +141,30 @@ fn check_tensorrt(loaded: &LoadedConfig) -> Vec<ConfigError> {
             loaded.source("TENSORRT_CALIBRATION_TABLE"),
         )),
         _ => {}
+    }
+    messages.into_iter().map(ConfigError::Contradiction).collect()
+}
+
+fn check_mqtt(loaded: &LoadedConfig) -> Vec<ConfigError> {
+    let mqtt = &loaded.settings.mqtt;
+    let Some(address) = &mqtt.address else { return Vec::new() };
+    let mut messages = Vec::new();
+    if mqtt.collections.is_none() {
+        messages.push(format!(
+            "MQTT_URL ({}) needs MQTT_COLLECTIONS; allowed: the names of the collections whose alerts and people everyone \
+             who can read from the broker may see, or none",
+            loaded.source("MQTT_URL"),
+        ));
+    }
+    if mqtt.password.is_some() && mqtt.user.is_none() {
+        let source = loaded.source("MQTT_PASSWORD");
+        messages.push(format!("MQTT_PASSWORD ({source}) needs MQTT_USER; allowed: the name of the user"));
+    }
+    if mqtt.authorities.is_some() && !address.has_tls {
+        messages.push(format!(
+            "MQTT_CA ({}) has no effect without TLS; allowed: an address mqtts://HOST:PORT in MQTT_URL, or leave it unset",
+            loaded.source("MQTT_CA"),
+        ));
     }
     messages.into_iter().map(ConfigError::Contradiction).collect()
 }

@@ -3,6 +3,7 @@ use super::resources::cores;
 use super::{Gpu, Settings, StreamsError, read_streams};
 use inference::Operation;
 use pipeline::streams::config::StreamConfigs;
+use pipeline::watch::mqtt::config::{BrokerConfig, MqttConfig};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -205,6 +206,24 @@ impl Settings {
     pub fn camera_connector(&self) -> camera::Connector {
         let roots = self.crawl.extra_ca.clone().unwrap_or_default();
         camera::Connector::new(self.streams.allow_private.clone(), roots)
+    }
+
+    /// Returns the configuration of the publisher for MQTT; `None` if `MQTT_URL` is not set.
+    pub fn mqtt(&self) -> Option<MqttConfig> {
+        let mqtt = &self.mqtt;
+        let broker = BrokerConfig {
+            address: mqtt.address.clone()?,
+            user: mqtt.user.clone(),
+            password: mqtt.password.as_deref().map(pipeline::Secret::new),
+            authorities: mqtt.authorities.clone().unwrap_or_default(),
+        };
+        Some(MqttConfig {
+            broker,
+            prefix: mqtt.prefix.clone(),
+            discovery_prefix: mqtt.discovery_prefix.clone(),
+            collections: mqtt.collections.clone().unwrap_or_default(),
+            names: mqtt.names,
+        })
     }
 
     pub fn video_limits(&self) -> pipeline::VideoLimits {

@@ -3,11 +3,13 @@
 use super::variable::{Reader, Variable, settings};
 use crate::config::variable::Parser;
 use crate::config::variable::{
-    certificates, checked, choice, flag, list, multiple, number, optional, path, text, typed, url,
+    authorities, certificates, checked, choice, collections, flag, list, multiple, number, optional, or_none,
+    path, text, typed, url,
 };
 use crawler::urls::TrailingSlash;
 use inference::{CpuBackend, DetectionCanvas, DeviceId, GpuBackend, PerformanceMode};
 use ipnet::IpNet;
+use pipeline::watch::mqtt::config::{Authorities, BrokerAddress, TopicPrefix};
 use pipeline::{Passes, StoredFaces, Thumbnails};
 use qdrant_index::Quantization;
 use server::{Auth, PublicHost};
@@ -386,6 +388,35 @@ settings! {
             /// `STREAM_ALLOW_PRIVATE`: Private address ranges in which cameras may be,
             /// comma-separated: 192.168.1.0/24. Unset: none.
             allow_private: Vec<IpNet> = STREAM_ALLOW_PRIVATE, "", list(typed("a range"), "address ranges like 10.0.0.0/8, comma-separated");
+        }
+        /// Alerts and states for home automation.
+        mqtt: Mqtt("Home automation") {
+            /// `MQTT_URL`: Address of a broker for MQTT to which alerts and the states of watched
+            /// people are published (docs/how-to/HOME_ASSISTANT.md): mqtt://broker:1883, or
+            /// mqtts://broker:8883 with TLS. All processes with workers need the same settings.
+            /// Unset: nothing is published.
+            address: Option<BrokerAddress> = MQTT_URL, "", optional(typed("mqtt://HOST:PORT or mqtts://HOST:PORT, with the credentials in MQTT_USER and MQTT_PASSWORD instead"));
+            /// `MQTT_USER`: User name at the broker.
+            user: Option<String> = MQTT_USER, "", optional(text("a name"));
+            /// `MQTT_PASSWORD`: Password at the broker.
+            password: Option<String> = MQTT_PASSWORD, "", optional(text("a password"));
+            /// `MQTT_CA`: File of PEM certificates of authorities that are trusted in addition to
+            /// the system's, for mqtts. It is read at start.
+            authorities: Option<Authorities> = MQTT_CA, "", optional(authorities());
+            /// `MQTT_COLLECTIONS`: Collections whose alerts and people are published,
+            /// comma-separated. Everyone who can read from the broker sees them, so there is no
+            /// default. none: no collection; the service removes what it published before, and a
+            /// collection with this name cannot be published.
+            collections: Option<Vec<String>> = MQTT_COLLECTIONS, "", optional(collections());
+            /// `MQTT_NAMES`: Publish the names of people. Otherwise only their ids are published.
+            /// The names of collections, watchlists and cameras are always published.
+            names: bool = MQTT_NAMES, "false", flag();
+            /// `MQTT_PREFIX`: Beginning of all topics. Each installation that uses the broker needs
+            /// a different one.
+            prefix: TopicPrefix = MQTT_PREFIX, "facecrawl", typed("1 to 64 letters, digits, - and _, in levels separated by /");
+            /// `MQTT_DISCOVERY_PREFIX`: Beginning of the topics with which Home Assistant adds
+            /// entities by itself. none: publish no such topics.
+            discovery_prefix: Option<TopicPrefix> = MQTT_DISCOVERY_PREFIX, "homeassistant", or_none(typed("1 to 64 letters, digits, - and _, in levels separated by /"));
         }
         /// Operations on GPUs, and the performance of CPU and GPU.
         gpu: Gpu("GPU") {

@@ -3,6 +3,7 @@
 use crate::config::ConfigError;
 use figment::Figment;
 use figment::value::Value;
+use pipeline::watch::mqtt::config::Authorities;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -252,6 +253,35 @@ pub(super) fn certificates() -> Parser<crawler::Roots> {
     })
 }
 
+/// Reads a file of certificates like [`certificates`], for connections that are not HTTP.
+pub(super) fn authorities() -> Parser<Authorities> {
+    Parser::new("a readable file with one or more certificates in PEM form", |text| {
+        Authorities::from_pem(&std::fs::read(text).ok()?)
+    })
+}
+
+/// Word that stands for an empty list, and for no value where there is a default.
+const NONE: &str = "none";
+
+/// Parses names of collections, separated by commas. The word `none` is an empty list.
+pub(super) fn collections() -> Parser<Vec<String>> {
+    Parser::new("names of collections, comma-separated, or none", |text| match text {
+        NONE => Some(Vec::new()),
+        _ => {
+            let names: Vec<String> =
+                text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+            (!names.is_empty() && !names.iter().any(|name| name == NONE)).then_some(names)
+        }
+    })
+}
+
+/// Parses a value, or the word `none`.
+pub(super) fn or_none<T: 'static>(parser: Parser<T>) -> Parser<Option<T>> {
+    let allowed = format!("{}, or {NONE}", parser.allowed);
+    let inner = parser.parse;
+    Parser::new(allowed, move |text| if text == NONE { Some(None) } else { inner(text).map(Some) })
+}
+
 pub(super) fn optional<T: 'static>(parser: Parser<T>) -> Parser<Option<T>> {
     let mut parser = parser.map(Some);
     parser.allowed.push_str(", or unset");
@@ -269,10 +299,11 @@ pub(super) fn list<T: 'static>(item: Parser<T>, allowed: &'static str) -> Parser
 const MASK: &str = "***";
 
 /// Variables whose whole value is secret.
-const SECRETS: [&str; 6] = [
+const SECRETS: [&str; 7] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
+    "MQTT_PASSWORD",
     "QDRANT_API_KEY",
     "SUPPRESSION_SECRET",
     "WEBHOOK_SECRET",
@@ -371,6 +402,18 @@ mod tests {
     }
 
     #[test]
+    fn none_stands_for_empty_list_and_no_value() {
+        assert_eq!(collections().parse("none"), Some(vec![]));
+        assert_eq!(collections().parse("home, garden"), Some(vec!["home".to_owned(), "garden".to_owned()]));
+        for text in ["", ",", "home,none"] {
+            assert_eq!(collections().parse(text), None, "{text}");
+        }
+        assert_eq!(or_none(number(1u8..=9)).parse("none"), Some(None));
+        assert_eq!(or_none(number(1u8..=9)).parse("2"), Some(Some(2)));
+        assert_eq!(or_none(number(1u8..=9)).parse("10"), None);
+    }
+
+    #[test]
     fn masks_only_secrets_in_values() {
         for (value, masked) in [
             ("postgres://u:p4ss@db:5432/faces", "postgres://u:***@db:5432/faces"),
@@ -380,6 +423,7 @@ mod tests {
             ),
             ("s3://bucket/prefix", "s3://bucket/prefix"),
             ("postgres://u:p4ss@db:99999/faces", "postgres://***@db:99999/faces"),
+            ("mqtt://u:p4ss@broker", "mqtt://u:***@broker"),
             ("compact", "compact"),
             ("", ""),
         ] {

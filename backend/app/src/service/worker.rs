@@ -4,6 +4,7 @@ use super::memory::{self, ImageSlots};
 use crate::config::{Settings, cores};
 use domain::JobKind;
 use pipeline::streams::config::StreamConfigs;
+use pipeline::watch::mqtt::publisher::{Publisher, warn_of_abandoned_messages};
 use pipeline::worker::{DELIVERY_PLACES, StreamTools, handlers};
 use pipeline::{Crawls, Deliverer, Maintenance, Matcher, Streams, Videos};
 use queue::{Runner, RunnerConfig};
@@ -101,6 +102,10 @@ pub fn start_runner(components: &Components, settings: &Settings, shutdown: Canc
     tracing::info!(pages, images, worker = config.worker_name, "worker started");
     let matcher = Matcher::new(store.clone(), settings.service.match_threshold);
     tokio::spawn(matcher.run(shutdown.clone()));
+    match settings.mqtt() {
+        Some(config) => tokio::spawn(Publisher::new(store.clone(), config).run(shutdown.clone())),
+        None => tokio::spawn(warn_of_abandoned_messages(store.clone())),
+    };
     tokio::spawn(reconcile(crawls, videos, shutdown.clone()));
     if settings.streams.file.is_some() {
         tokio::spawn(keep_streams(streams, components.stream_configs.clone(), shutdown.clone()));

@@ -274,6 +274,40 @@ fn public_host_requires_explicit_auth_setting() {
 }
 
 #[test]
+fn mqtt_needs_explicit_collections_and_address_without_credentials() {
+    let layers = || Layers::new().env("MQTT_URL", "mqtts://broker");
+    assert!(Layers::new().ok().settings.mqtt().is_none());
+    layers().assert_error(&["MQTT_URL (environment) needs MQTT_COLLECTIONS", "or none"]);
+    let config = layers().env("MQTT_COLLECTIONS", "home,garden").ok().settings.mqtt().unwrap();
+    assert_eq!(
+        (config.broker.address.port, config.collections.as_slice()),
+        (8883, ["home".into(), "garden".into()].as_slice())
+    );
+    assert_eq!((config.prefix.as_str(), config.names), ("facecrawl", false));
+    assert_eq!(config.discovery_prefix.unwrap().as_str(), "homeassistant");
+    let layers = || layers().env("MQTT_COLLECTIONS", "none");
+    assert!(layers().ok().settings.mqtt().unwrap().collections.is_empty());
+    let config = layers().env("MQTT_DISCOVERY_PREFIX", "none").ok().settings.mqtt().unwrap();
+    assert!(config.discovery_prefix.is_none());
+    let with_password = layers().env("MQTT_PASSWORD", "hunter2");
+    with_password.assert_error(&["MQTT_PASSWORD (environment) needs MQTT_USER"]);
+    assert!(!with_password.error_text().contains("hunter2"));
+    let config = with_password.env("MQTT_USER", "me").ok().settings.mqtt().unwrap();
+    assert!(!format!("{config:?}").contains("hunter2"), "{config:?}");
+
+    let with_user = Layers::new().env("MQTT_URL", "mqtt://me:hunter2@broker");
+    with_user.assert_error(&["MQTT_URL", "me:***@broker", "MQTT_USER and MQTT_PASSWORD"]);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    layers().env("MQTT_CA", path).assert_error(&["MQTT_CA", "certificates in PEM form"]);
+    for (name, value) in
+        [("MQTT_PREFIX", "a/+"), ("MQTT_DISCOVERY_PREFIX", "#"), ("MQTT_COLLECTIONS", "a,none")]
+    {
+        Layers::new().env(name, value).assert_error(&[name, value, "allowed"]);
+    }
+}
+
+#[test]
 fn secrets_are_masked_in_listings_and_errors() {
     let loaded = Layers::new().env("DATABASE_URL", "postgres://u:s3cret@db/faces").ok();
     assert_eq!(loaded.settings.storage.database_url.as_deref(), Some("postgres://u:s3cret@db/faces"));

@@ -18,6 +18,7 @@ mod hostile;
 mod kills;
 mod models;
 mod monitoring;
+mod mqtt;
 mod operators;
 mod processes;
 mod scan;

@@ -10,6 +10,7 @@ mod crawled_videos;
 mod duplicates;
 mod jobs;
 mod maintenance;
+mod mqtt;
 mod passes;
 mod people;
 mod politeness;

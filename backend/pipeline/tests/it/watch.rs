@@ -16,15 +16,15 @@ use testing::embeddings::Random;
 use testing::{TestDatabase, rows};
 use uuid::Uuid;
 
-struct World {
-    database: TestDatabase,
-    store: Store,
-    collection: Uuid,
+pub(crate) struct World {
+    pub(crate) database: TestDatabase,
+    pub(crate) store: Store,
+    pub(crate) collection: Uuid,
     model: EmbeddingModel,
 }
 
 impl World {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let database = TestDatabase::create().await;
         let store = database.store();
         let collection = store.collections().ensure("default").await.unwrap().id;
@@ -32,11 +32,11 @@ impl World {
         Self { database, store, collection, model }
     }
 
-    fn matcher(&self) -> Matcher {
+    pub(crate) fn matcher(&self) -> Matcher {
         Matcher::new(self.store.clone(), Some(0.9))
     }
 
-    async fn commit<T>(&self, work: impl AsyncFnOnce(&mut Tx) -> Result<T, StoreError>) -> T {
+    pub(crate) async fn commit<T>(&self, work: impl AsyncFnOnce(&mut Tx) -> Result<T, StoreError>) -> T {
         let mut tx = self.store.begin().await.unwrap();
         let result = work(&mut tx).await.unwrap();
         tx.commit().await.unwrap();
@@ -44,7 +44,7 @@ impl World {
     }
 
     /// Stores faces in the direction of these angles, in one transaction.
-    async fn store_faces(&self, degrees: &[f32]) -> Vec<Uuid> {
+    pub(crate) async fn store_faces(&self, degrees: &[f32]) -> Vec<Uuid> {
         self.commit(async |tx| {
             self.store.suppressions().lock(tx.conn(), self.collection, false).await?;
             self.insert_faces(tx, degrees).await
@@ -61,7 +61,7 @@ impl World {
     }
 
     /// Stores a person with a face in this direction.
-    async fn person(&self, degrees: f32) -> Uuid {
+    pub(crate) async fn person(&self, degrees: f32) -> Uuid {
         let faces = self.store_faces(&[degrees]).await;
         let new = NewSubject { metadata: json!({}), ..NewSubject::default() };
         self.commit(async |tx| {
@@ -72,7 +72,7 @@ impl World {
         .await
     }
 
-    async fn watch(&self, name: &str, subjects: Vec<Uuid>) -> Uuid {
+    pub(crate) async fn watch(&self, name: &str, subjects: Vec<Uuid>) -> Uuid {
         let new = new_watchlist(name);
         let watched = Watched { subjects, faces: Vec::new() };
         self.commit(async |tx| {
@@ -83,7 +83,7 @@ impl World {
     }
 
     /// Returns all alerts in order.
-    async fn alerts(&self) -> Vec<Alert> {
+    pub(crate) async fn alerts(&self) -> Vec<Alert> {
         let filter = AlertFilter { collection_id: self.collection, ..AlertFilter::default() };
         self.store.alerts().list_after(&filter, 0, 100_000).await.unwrap()
     }
@@ -93,7 +93,7 @@ impl World {
     }
 }
 
-fn new_watchlist(name: &str) -> NewWatchlist {
+pub(crate) fn new_watchlist(name: &str) -> NewWatchlist {
     NewWatchlist {
         name: name.into(),
         purpose: "a test".into(),

@@ -77,15 +77,22 @@ pub struct StreamReport {
     pub last_frame_at: Option<OffsetDateTime>,
 }
 
+/// The state of the stream `s` as it is reported. A worker that watches a camera reports every two
+/// seconds. If the camera fails, the next attempt may begin more than a minute later.
+macro_rules! reported_state {
+    () => {
+        "case when s.state in ('connecting', 'running') and s.updated_at < now() - interval '15 s'
+                   or s.state = 'failing' and s.updated_at < now() - interval '2 min' then 'waiting' else s.state end"
+    };
+}
+pub(crate) use reported_state;
+
 macro_rules! select_streams {
     ($tail:literal) => {
         concat!(
             "select s.id, s.collection_id, c.name as collection, s.name, s.kind, s.purpose, s.store, s.retention_hours, s.fps, ",
-            // A worker that watches a camera reports every two seconds. If the camera fails, the
-            // next attempt may begin more than a minute later.
-            "s.wanted, case when s.state in ('connecting', 'running') and s.updated_at < now() - interval '15 s' ",
-            "or s.state = 'failing' and s.updated_at < now() - interval '2 min' then 'waiting' else s.state end as state, s.detail, s.holder, s.width, s.height, s.received, s.analysed, s.dropped, s.connections, ",
-            "s.lag_ms, s.last_frame_at, s.updated_at, ",
+            "s.wanted, ", reported_state!(), " as state, s.detail, s.holder, s.width, s.height, s.received, s.analysed, ",
+            "s.dropped, s.connections, s.lag_ms, s.last_frame_at, s.updated_at, ",
             "(select max(a.created_at) from videos v join video_frames f on f.video_id = v.id ",
             "join faces x on x.image_id = f.image_id join alerts a on a.face_id = x.id ",
             "where v.collection_id = s.collection_id and v.stream = s.name) as last_alert_at ",

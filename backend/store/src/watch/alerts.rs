@@ -3,7 +3,7 @@ use crate::StoreError;
 use crate::db::schema;
 use crate::db::values::to_storable;
 use crate::store::Alerts;
-use crate::watch::{DELIVERY_CHANNEL, DELIVERY_TIME, WatchListener, announce_deliveries};
+use crate::watch::{ALERT_CHANNEL, DELIVERY_TIME, WatchListener, announce_alerts};
 use domain::{AlertState, DeliveryState, WatchNotify};
 use sqlx::{Connection, FromRow, PgConnection, Postgres, QueryBuilder};
 use std::collections::HashMap;
@@ -247,7 +247,7 @@ impl Alerts<'_> {
         .bind(DELIVERY_TIME.as_secs_f64())
         .execute(&mut *conn)
         .await?;
-        announce_deliveries(conn).await?;
+        announce_alerts(conn).await?;
         Ok(collection)
     }
 }
@@ -329,9 +329,9 @@ impl Alerts<'_> {
         .await?)
     }
 
-    /// Listens for pending deliveries, on a separate connection.
+    /// Listens for new alerts and redeliveries, on a separate connection.
     pub async fn listen(self) -> Result<WatchListener, StoreError> {
-        WatchListener::connect(&self.0.pool, DELIVERY_CHANNEL).await
+        WatchListener::connect(&self.0.pool, &[ALERT_CHANNEL]).await
     }
 
     /// Opens a connection for the locks of the watchlists that this process delivers.

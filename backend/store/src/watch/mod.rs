@@ -1,7 +1,8 @@
 //! Watchlists: creates, reads, changes and ends them. The comparison reads them with `matching` and
-//! stores its alerts with `new_alerts`; stored alerts are in `alerts`.
+//! stores its alerts with `new_alerts`; stored alerts are in `alerts`, and `mqtt` publishes them.
 pub mod alerts;
 pub mod matching;
+pub mod mqtt;
 pub mod new_alerts;
 use crate::StoreError;
 use crate::db::deletions::set_tombstones;
@@ -24,8 +25,8 @@ pub const DELIVERY_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// The channel on which triggers announce new faces, and changes of watchlists.
 const CHANNEL: &str = "facecrawl_watch";
-/// The channel on which alerts with a pending delivery are announced.
-const DELIVERY_CHANNEL: &str = "facecrawl_alerts";
+/// The channel on which new alerts, and alerts that are redelivered, are announced.
+const ALERT_CHANNEL: &str = "facecrawl_alerts";
 
 #[derive(Clone, Debug)]
 pub struct NewWatchlist {
@@ -309,7 +310,7 @@ impl Watchlists<'_> {
 
     /// Listens for new faces and for changes of watchlists, on a separate connection.
     pub async fn listen(self) -> Result<WatchListener, StoreError> {
-        WatchListener::connect(&self.0.pool, CHANNEL).await
+        WatchListener::connect(&self.0.pool, &[CHANNEL]).await
     }
 }
 
@@ -318,12 +319,12 @@ impl Watchlists<'_> {
 pub struct WatchListener(PgListener);
 
 impl WatchListener {
-    async fn connect(pool: &PgPool, channel: &str) -> Result<Self, StoreError> {
+    async fn connect(pool: &PgPool, channels: &[&str]) -> Result<Self, StoreError> {
         // A connection of the pool could be missing while every other connection is in use.
         let options = pool.options().clone().min_connections(0).max_connections(1);
         let pool = options.connect_lazy_with(pool.connect_options().as_ref().clone());
         let mut listener = PgListener::connect_with(&pool).await?;
-        listener.listen(channel).await?;
+        listener.listen_all(channels.iter().copied()).await?;
         Ok(Self(listener))
     }
 
@@ -432,9 +433,9 @@ fn check_known(resource: &'static str, requested: &[Uuid], known: &[Uuid]) -> Re
     }
 }
 
-/// Announces pending deliveries when the transaction commits.
-async fn announce_deliveries(conn: &mut PgConnection) -> Result<(), StoreError> {
-    sqlx::query("select pg_notify($1, '')").bind(DELIVERY_CHANNEL).execute(conn).await?;
+/// Announces alerts when the transaction commits.
+async fn announce_alerts(conn: &mut PgConnection) -> Result<(), StoreError> {
+    sqlx::query("select pg_notify($1, '')").bind(ALERT_CHANNEL).execute(conn).await?;
     Ok(())
 }
 

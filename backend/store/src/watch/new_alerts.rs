@@ -1,7 +1,7 @@
 //! Stores the alerts of the comparison. The order of its locks is described in [`super::matching`].
 use crate::StoreError;
 use crate::store::Watchlists;
-use crate::watch::{DELIVERY_TIME, announce_deliveries};
+use crate::watch::{DELIVERY_TIME, announce_alerts};
 use domain::DeliveryState;
 use sqlx::PgConnection;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -94,8 +94,8 @@ impl Watchlists<'_> {
                 best_of_tracks(alerts.iter().filter(|alert| alert.collection_id == collection));
             stored.extend(insert_alerts(conn, collection, &alerts).await?);
         }
-        if stored.iter().any(|alert| alert.delivery == DeliveryState::Pending) {
-            announce_deliveries(conn).await?;
+        if !stored.is_empty() {
+            announce_alerts(conn).await?;
         }
         sqlx::query("delete from watch_outbox where id = any($1)").bind(compared).execute(conn).await?;
         Ok(stored)
