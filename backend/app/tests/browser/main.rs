@@ -5,6 +5,7 @@
 mod common;
 
 mod administration;
+mod cameras;
 mod chrome;
 mod crawls;
 mod faces;

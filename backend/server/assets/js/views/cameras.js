@@ -91,11 +91,10 @@ async function picture(stream, signal) {
   const response = await request("GET", `/streams/${stream.id}/still`, { signal });
   const address = URL.createObjectURL(await response.blob());
   try {
-    await modal(stream.name, (close) => [
+    await modal(stream.name, (close) => h("div", {},
       h("img.still", { src: address, alt: `The camera ${stream.name} now` }),
       h("p.quiet", {}, "This request is in the audit log. The picture is not stored."),
-      h("div.actions", {}, button("Close", { onclick: () => close() })),
-    ]);
+      h("div.actions.end", {}, button("Close", { onclick: () => close() }))));
   } finally {
     URL.revokeObjectURL(address);
   }
