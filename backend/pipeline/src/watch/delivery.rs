@@ -235,6 +235,8 @@ struct AlertMessage<'a> {
     subject_id: Option<Uuid>,
     watched_face_id: Option<Uuid>,
     similarity: Option<f32>,
+    /// The name of the camera.
+    stream: Option<&'a str>,
     #[serde(with = "time::serde::rfc3339")]
     stored_at: OffsetDateTime,
     #[serde(with = "time::serde::rfc3339")]
@@ -254,6 +256,7 @@ impl<'a> From<&'a Alert> for AlertMessage<'a> {
             subject_id: alert.subject_id,
             watched_face_id: alert.watched_face_id,
             similarity: alert.similarity,
+            stream: alert.stream.as_deref(),
             stored_at: alert.stored_at,
             created_at: alert.created_at,
         }

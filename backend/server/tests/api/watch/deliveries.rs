@@ -23,8 +23,10 @@ async fn alerts_are_delivered_signed_and_in_order() {
         assert_eq!(message.header("x-facecrawl-delivery"), alert.text("id"));
         let body = message.json();
         assert_eq!((&body["event"], &body["delivery"]), (&json!("alert.match"), &alert["id"]));
-        for name in ["id", "sequence", "watchlist_id", "face_id", "subject_id", "similarity", "created_at"] {
-            assert_eq!(body["alert"][name], alert[name], "{name}");
+        for name in
+            ["id", "sequence", "watchlist_id", "face_id", "subject_id", "similarity", "stream", "created_at"]
+        {
+            assert_eq!(body["alert"].get(name), alert.get(name), "{name}");
         }
         assert_eq!(body["alert"]["watchlist"], json!(null), "names are not sent");
     }
