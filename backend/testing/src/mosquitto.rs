@@ -94,7 +94,7 @@ impl Drop for Mosquitto {
     }
 }
 
-/// Returns a command for a program that Debian installs for administrators.
+/// Returns a command for a program that Debian installs in /usr/sbin.
 fn program(name: &str) -> Command {
     let mut command = Command::new(name);
     let path = std::env::var("PATH").unwrap_or_default();

@@ -151,8 +151,8 @@ fn check_mqtt(loaded: &LoadedConfig) -> Vec<ConfigError> {
     let mut messages = Vec::new();
     if mqtt.collections.is_none() {
         messages.push(format!(
-            "MQTT_URL ({}) needs MQTT_COLLECTIONS; allowed: the names of the collections whose alerts and people everyone \
-             who can read from the broker may see, or none",
+            "MQTT_URL ({}) needs MQTT_COLLECTIONS; allowed: names of collections, comma-separated, or none. Everyone who \
+             can read from the broker sees the alerts and people of these collections",
             loaded.source("MQTT_URL"),
         ));
     }
@@ -162,7 +162,7 @@ fn check_mqtt(loaded: &LoadedConfig) -> Vec<ConfigError> {
     }
     if mqtt.authorities.is_some() && !address.has_tls {
         messages.push(format!(
-            "MQTT_CA ({}) has no effect without TLS; allowed: an address mqtts://HOST:PORT in MQTT_URL, or leave it unset",
+            "MQTT_CA ({}) has no effect without TLS; set MQTT_URL to an address mqtts://HOST[:PORT], or unset MQTT_CA",
             loaded.source("MQTT_CA"),
         ));
     }

@@ -208,7 +208,7 @@ impl Settings {
         camera::Connector::new(self.streams.allow_private.clone(), roots)
     }
 
-    /// Returns the configuration of the publisher for MQTT; `None` if `MQTT_URL` is not set.
+    /// Returns the configuration of the MQTT publisher; `None` if `MQTT_URL` is not set.
     pub fn mqtt(&self) -> Option<MqttConfig> {
         let mqtt = &self.mqtt;
         let broker = BrokerConfig {

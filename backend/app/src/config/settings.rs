@@ -391,11 +391,11 @@ settings! {
         }
         /// Alerts and states for home automation.
         mqtt: Mqtt("Home automation") {
-            /// `MQTT_URL`: Address of a broker for MQTT to which alerts and the states of watched
+            /// `MQTT_URL`: Address of an MQTT broker to which alerts and the states of watched
             /// people are published (docs/how-to/HOME_ASSISTANT.md): mqtt://broker:1883, or
             /// mqtts://broker:8883 with TLS. All processes with workers need the same settings.
             /// Unset: nothing is published.
-            address: Option<BrokerAddress> = MQTT_URL, "", optional(typed("mqtt://HOST:PORT or mqtts://HOST:PORT, with the credentials in MQTT_USER and MQTT_PASSWORD instead"));
+            address: Option<BrokerAddress> = MQTT_URL, "", optional(typed("mqtt://HOST[:PORT] or mqtts://HOST[:PORT] without credentials (MQTT_USER and MQTT_PASSWORD contain them)"));
             /// `MQTT_USER`: User name at the broker.
             user: Option<String> = MQTT_USER, "", optional(text("a name"));
             /// `MQTT_PASSWORD`: Password at the broker.
@@ -411,8 +411,9 @@ settings! {
             /// `MQTT_NAMES`: Publish the names of people. Otherwise only their ids are published.
             /// The names of collections, watchlists and cameras are always published.
             names: bool = MQTT_NAMES, "false", flag();
-            /// `MQTT_PREFIX`: Beginning of all topics. Each installation that uses the broker needs
-            /// a different one.
+            /// `MQTT_PREFIX`: Beginning of all topics except those of MQTT_DISCOVERY_PREFIX. It is
+            /// also the client id, with _ in place of /, so each installation that uses the broker
+            /// needs a different one.
             prefix: TopicPrefix = MQTT_PREFIX, "facecrawl", typed("1 to 64 letters, digits, - and _, in levels separated by /");
             /// `MQTT_DISCOVERY_PREFIX`: Beginning of the topics with which Home Assistant adds
             /// entities by itself. none: publish no such topics.

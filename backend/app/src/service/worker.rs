@@ -149,7 +149,7 @@ async fn reconcile(crawls: Crawls, videos: Videos, shutdown: CancellationToken) 
     }
 }
 
-/// Enters the configured cameras in the database, again and again, because a collection can be
+/// Adds the configured cameras to the database at each interval, because a collection can be
 /// deleted and created again. Enqueues jobs that are missing.
 async fn keep_streams(streams: Streams, configs: StreamConfigs, shutdown: CancellationToken) {
     let mut tick = tokio::time::interval(RECONCILE_INTERVAL);

@@ -21,7 +21,7 @@ async fn is_connected(service: &Service) -> bool {
 
 #[testing::needs(mqtt)]
 #[testing::test(flavor = "multi_thread")]
-async fn service_works_on_without_broker_and_logs_no_password() {
+async fn service_keeps_running_without_broker_and_logs_no_password() {
     let (folder, database, mut broker) =
         (TestFolder::new(), TestDatabase::create().await, Mosquitto::start());
     let mut service = start(&folder, &database, &broker, "a wrong password");

@@ -23,7 +23,7 @@ struct Appearance<S> {
     passing: u32,
     /// Number of faces that matched each watchlist.
     matches: HashMap<Uuid, u32>,
-    /// The watchlists with `notify: unknown` that know the person from at least one face.
+    /// The watchlists with `notify: unknown` to which at least one face was similar.
     known_to: HashSet<Uuid>,
     /// The watchlists for which a matching face was stored.
     reported: HashSet<Uuid>,
@@ -160,8 +160,9 @@ impl<S> Appearance<S> {
         }
     }
 
-    /// Keeps the better one of two faces that do not match. A face that is unknown is better than
-    /// one about which there is no alert, and a contradiction is the worst.
+    /// Keeps the better one of two faces that do not match. Prefers a face that no watchlist of
+    /// `known_to` would report as unknown, then one that a watchlist reports, then the better
+    /// quality.
     fn offer_unmatched(&mut self, new: Shot<S>) {
         let value = |shot: &Shot<S>| (!self.contradicts(shot), !shot.unknown_to.is_empty(), shot.quality);
         if self.unmatched.as_ref().is_none_or(|best| value(&new) >= value(best)) {
@@ -280,7 +281,7 @@ mod tests {
         let mut faces = vec![(0.9, known())];
         faces.extend((0..9).map(|_| (0.5, unknown())));
         assert_eq!(stored(StreamStore::Alerts, &faces), [0usize; 0]);
-        // All faces are stored: the one that nobody reports.
+        // If all faces are stored, it is the one that no watchlist reports.
         assert_eq!(stored(StreamStore::All, &faces), [0]);
         // The same if the person is recognised later.
         let faces = [(0.9, unknown()), (0.9, unknown()), (0.2, known()), (0.9, unknown())];

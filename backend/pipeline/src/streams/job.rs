@@ -30,9 +30,12 @@ use vision::{Frame, crop, encode};
 
 /// Time after which another worker may take a camera over, so that the load moves to new workers.
 const TURN: Duration = Duration::from_secs(600);
-/// Longest turn. Up to it, a turn continues while a person is visible, so that their appearance is
-/// not cut in two.
+/// Longest turn. Up to it, a turn continues while a person is visible, so that it remains
+/// one appearance.
 const MAX_TURN: Duration = Duration::from_secs(1_200);
+/// Time after the end of a turn in which no worker connects. The camera then sees that the last
+/// connection is closed, and never has two.
+const RELEASE_WAIT: Duration = Duration::from_secs(1);
 /// Time between two reports, and before a stop takes effect.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 /// Time without a confirmed claim after which the worker leaves the camera. It is shorter than a
@@ -44,7 +47,8 @@ const UNKNOWN_WAIT: Duration = Duration::from_secs(60);
 const MAX_SCHEDULE_WAIT: Duration = Duration::from_secs(300);
 /// Wait before the first new connection. It doubles with each failure.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// From this wait on, the worker leaves the camera meanwhile, so that it can watch another one.
+/// From this wait on, the worker releases the camera while it waits, so that it can watch another
+/// one.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Longest wait for memory if the frames are larger than expected.
 const MEMORY_WAIT: Duration = Duration::from_secs(10);
@@ -197,10 +201,10 @@ impl Turn<'_> {
         let end = tokio::select! {
             end = self.watch(&mut analysis, &camera) => end,
             end = self.report_periodically() => end,
-            () = closing => RunEnd::Snooze(Duration::ZERO),
+            () = closing => RunEnd::Snooze(RELEASE_WAIT),
             // Snoozing a lost claim does nothing.
-            () = cancel.cancelled() => RunEnd::Snooze(Duration::ZERO),
-            () = self.tools.shutdown.cancelled() => RunEnd::Snooze(Duration::ZERO),
+            () = cancel.cancelled() => RunEnd::Snooze(RELEASE_WAIT),
+            () = self.tools.shutdown.cancelled() => RunEnd::Snooze(RELEASE_WAIT),
         };
         if cancel.is_cancelled() {
             return end;
@@ -230,8 +234,8 @@ impl Turn<'_> {
                 let _ = self.report(false).await;
                 end
             }
-            // A start during the end of this turn found the job still running.
-            RunEnd::Done if self.is_wanted().await.unwrap_or_default() => RunEnd::Snooze(Duration::ZERO),
+            // If a user started the camera again while this job ended, no new job was enqueued.
+            RunEnd::Done if self.is_wanted().await.unwrap_or_default() => RunEnd::Snooze(RELEASE_WAIT),
             _ => end,
         }
     }
@@ -248,7 +252,7 @@ impl Turn<'_> {
             self.set_state(StreamState::Connecting, None);
             let connected = Instant::now();
             let error = match self.watch_once(analysis, camera).await {
-                Ok(()) => return RunEnd::Snooze(Duration::ZERO),
+                Ok(()) => return RunEnd::Snooze(RELEASE_WAIT),
                 Err(WatchError::Stale) => return RunEnd::Stale,
                 Err(WatchError::Receive(error)) => error,
             };
@@ -327,15 +331,19 @@ impl Turn<'_> {
                 Ok(size) => self.record_analysis(received, *size),
                 Err(_) => counter!("facecrawl_stream_frames_total", "outcome" => "error").increment(1),
             }
-            let error = match analysis.store_waiting().await {
-                Err(IngestError::Queue(QueueError::Stale(_))) => return Err(WatchError::Stale),
-                stored => analysed.and(stored.map(|()| (0, 0))).err(),
-            };
-            if let Some(error) = error
-                && logged.is_none_or(|at| at.elapsed() > LOG_INTERVAL)
-            {
+            let stored = analysis.store_waiting().await;
+            if let Err(IngestError::Queue(QueueError::Stale(_))) = stored {
+                return Err(WatchError::Stale);
+            }
+            if (analysed.is_err() || stored.is_err()) && logged.is_none_or(|at| at.elapsed() > LOG_INTERVAL) {
                 logged = Some(Instant::now());
-                tracing::warn!(stream = self.stream.name, %error, "failed to analyse a frame of a camera");
+                let stream = &self.stream.name;
+                if let Err(error) = analysed {
+                    tracing::warn!(stream, %error, "failed to analyse a frame of a camera");
+                }
+                if let Err(error) = stored {
+                    tracing::warn!(stream, %error, "failed to store a face of a camera; trying again");
+                }
             }
             if self.is_over(analysis) {
                 return Ok(());
@@ -408,7 +416,7 @@ impl Turn<'_> {
             if confirmed.elapsed() > MAX_UNCONFIRMED {
                 tracing::warn!(
                     stream = self.stream.name,
-                    "leaving a camera, because the claim cannot be confirmed"
+                    "released a camera: its claim could not be confirmed"
                 );
                 return RunEnd::Stale;
             }

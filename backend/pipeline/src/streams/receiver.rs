@@ -264,7 +264,7 @@ pub(super) fn memory_bytes(decoder: &Decoder, size: (u32, u32)) -> u64 {
     decoder.live_memory_bytes(size) + DECODED_FRAMES * frame
 }
 
-/// Returns what the decoder of a connection is told, with one frame per `interval` for at most
+/// Returns the settings of the decoder of a connection, with one frame per `interval` for at most
 /// about `time`; `None` for JPEG images, which need no decoder.
 pub(super) fn live_stream(
     format: &Format,

@@ -17,7 +17,7 @@ pub(crate) struct Candidate {
     pub(crate) similarity: f32,
 }
 
-/// What a watchlist says about a new face.
+/// The result of comparing a new face with one watchlist.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verdict {
     /// It reports the face, because it is similar to this watched face.
@@ -28,9 +28,9 @@ pub(crate) enum Verdict {
     Known,
 }
 
-/// Compares new faces with the watchlists of their collection. Returns, for each face, the position
-/// of each watchlist that says something about it. A face whose embedding has another length than
-/// those of `watched` is compared with nothing.
+/// Compares new faces with the watchlists of their collection. Returns, for each face, the results
+/// with the indices of their watchlists. A watchlist without a result is left out. A face whose
+/// embedding has another length than those of `watched` is compared with nothing.
 pub(crate) fn verdicts(watched: &WatchedFaces, faces: &[NewFaceToCompare]) -> Vec<Vec<(usize, Verdict)>> {
     let is_comparable = |face: &&NewFaceToCompare| face.embedding.len() == watched.dimensions;
     let comparable: Vec<&NewFaceToCompare> = faces.iter().filter(is_comparable).collect();

@@ -469,6 +469,7 @@ async fn stopped_camera_is_disconnected_until_it_is_started() {
         (watching.stream().await.state == StreamState::Running).then_some(())
     };
     wait_for(reconciled).await.expect("the camera is watched again");
+    assert_eq!(camera.counts().most_players_at_once, 1);
     watching.stop().await;
     camera.wait_for(|counts| counts.open_connections == 0).await;
 }

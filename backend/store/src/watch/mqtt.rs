@@ -1,4 +1,4 @@
-//! Statements of the publisher for MQTT: its lock, its positions, what it should publish, and the
+//! Statements of the MQTT publisher: its lock, its positions, what it should publish, and the
 //! topics that have a retained message in the broker.
 use crate::StoreError;
 use crate::db::schema;

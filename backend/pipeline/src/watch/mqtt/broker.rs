@@ -47,9 +47,11 @@ pub(super) struct Message {
 pub(super) enum BrokerError {
     #[error("cannot connect: {0}")]
     Connect(io::Error),
-    #[error("the TLS connection failed (MQTT_CA is the file of an authority of your own): {0}")]
+    #[error(
+        "the TLS connection failed: {0}; if your own authority signed the certificate of the broker, set MQTT_CA to its file"
+    )]
     Tls(io::Error),
-    #[error("TLS cannot be used: {0}")]
+    #[error("failed to configure TLS: {0}")]
     TlsConfig(String),
     #[error("the broker refused the user or the password (MQTT_USER, MQTT_PASSWORD)")]
     Credentials,

@@ -3,9 +3,9 @@
 //!
 //! Of all processes, the one that holds a lock of the database publishes. It publishes the alerts
 //! after the position of their collection, and advances the position when the broker has
-//! acknowledged them. A retained message is recorded before it is published, and forgotten after it
-//! was removed, so none about an erased person remains. `docs/explanation/WATCH.md` describes the
-//! guarantees.
+//! acknowledged them. The topic of a retained message is recorded before the message is published,
+//! and its row is deleted after the broker has removed it, so none about an erased person remains.
+//! `docs/explanation/WATCH.md` describes the guarantees.
 use crate::watch::mqtt::broker::{Broker, BrokerError, Message};
 use crate::watch::mqtt::config::MqttConfig;
 use crate::watch::mqtt::discovery::Discovery;
@@ -122,7 +122,7 @@ impl Publisher {
             gauge!("facecrawl_mqtt_connected").set(0.0);
             match error {
                 PublishError::Store(error) => {
-                    tracing::warn!(%error, "failed to read what is published by MQTT; trying again");
+                    tracing::warn!(%error, "the database failed while publishing by MQTT; trying again");
                     tokio::time::sleep(ERROR_WAIT).await;
                 }
                 PublishError::Broker(error) => {
@@ -164,6 +164,11 @@ impl Publisher {
         self.collections().await?;
         let mut connection = self.connect().await?;
         self.connected_at = Some(Instant::now());
+        // Home Assistant ignores alerts while the status is "offline".
+        if !self.config.collections.is_empty() {
+            let status = (status_topic(&self.config.prefix), ONLINE.to_owned());
+            self.publish_retained(&mut connection, vec![status]).await?;
+        }
         let mut reconciled: Option<Instant> = None;
         loop {
             lock.check().await?;
@@ -197,7 +202,7 @@ impl Publisher {
 
     async fn connect(&self) -> Result<Connection, PublishError> {
         let prefix = &self.config.prefix;
-        // If nothing is published, nothing must remain when the connection ends.
+        // Without collections there is no will: its retained message would remain in the broker.
         let will = (!self.config.collections.is_empty()).then(|| will(prefix));
         let broker = Broker::connect(&self.config.broker, prefix.word(), will).await?;
         tracing::info!(broker = %self.config.broker.address, "connected to the MQTT broker");
@@ -309,8 +314,11 @@ impl Publisher {
         connection: &mut Connection,
         desired: BTreeMap<String, String>,
     ) -> Result<(), PublishError> {
-        let removed: Vec<String> =
+        let mut removed: Vec<String> =
             connection.recorded.iter().filter(|topic| !desired.contains_key(*topic)).cloned().collect();
+        // The status is removed last, so that its absence shows that nothing remains.
+        let status = status_topic(&self.config.prefix);
+        removed.sort_by_key(|topic| *topic == status);
         for topics in removed.chunks(TOPICS) {
             let empty = |topic: &String| retained(topic.clone(), String::new());
             connection.broker.publish(topics.iter().map(empty).collect()).await?;
@@ -320,7 +328,20 @@ impl Publisher {
                 connection.published.remove(topic);
             }
         }
-        let changed: Vec<(String, String, u64)> = (desired.into_iter())
+        if !removed.is_empty() && connection.recorded.is_empty() {
+            tracing::info!("removed all messages from the MQTT broker");
+        }
+        self.publish_retained(connection, desired.into_iter().collect()).await
+    }
+
+    /// Publishes those of these retained messages, by topic, that this connection has not published
+    /// yet.
+    async fn publish_retained(
+        &self,
+        connection: &mut Connection,
+        messages: Vec<(String, String)>,
+    ) -> Result<(), PublishError> {
+        let changed: Vec<(String, String, u64)> = (messages.into_iter())
             .map(|(topic, payload)| {
                 let hash = hash(&payload);
                 (topic, payload, hash)
