@@ -392,14 +392,17 @@ impl Turn<'_> {
     /// Reports the state until a user stops the camera, or the claim is lost.
     async fn report_periodically(&self) -> RunEnd {
         let mut confirmed = Instant::now();
-        let mut progress = Instant::now();
+        let mut progress: Option<Instant> = None;
         loop {
-            let is_running = self.status.lock().state == Some(StreamState::Running);
-            let with_progress = is_running && progress.elapsed() > PROGRESS_INTERVAL;
+            let has_analysed = {
+                let status = self.status.lock();
+                status.state == Some(StreamState::Running) && status.analysed > 0
+            };
+            let with_progress = has_analysed && progress.is_none_or(|at| at.elapsed() > PROGRESS_INTERVAL);
             match self.report(with_progress).await {
                 Ok(()) => {
                     confirmed = Instant::now();
-                    progress = if with_progress { confirmed } else { progress };
+                    progress = if with_progress { Some(confirmed) } else { progress };
                 }
                 Err(IngestError::Queue(QueueError::Stale(_))) => return RunEnd::Stale,
                 Err(error) => {
