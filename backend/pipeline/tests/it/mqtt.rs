@@ -316,7 +316,7 @@ async fn erasure_removes_retained_messages_also_after_restart() {
 
 #[testing::needs(mqtt)]
 #[testing::test(flavor = "multi_thread")]
-async fn nothing_remains_of_collection_that_is_no_longer_published() {
+async fn unpublished_collection_leaves_no_retained_messages() {
     let (world, broker) = (World::new().await, Mosquitto::start());
     let ada = world.person(0.0).await;
     let watchlist = world.watch("list", vec![ada]).await;

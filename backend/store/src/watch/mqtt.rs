@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// A watched person, and the last alert about it.
+/// A watched person, and the last alert about this person.
 #[derive(Clone, Debug, PartialEq, FromRow)]
 pub struct WatchedPerson {
     pub subject_id: Uuid,

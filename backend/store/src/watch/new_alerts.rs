@@ -31,7 +31,8 @@ impl NewAlert {
         self.track_id.map(|track| (self.watchlist_id, track))
     }
 
-    /// Returns what the cooldown counts as one person. All unknown faces count as one.
+    /// Returns a key that is equal for alerts about the same person. For the cooldown, all unknown
+    /// faces are one person.
     fn person(&self) -> (Uuid, Option<Uuid>) {
         (self.watchlist_id, self.subject_id.or(self.watched_face_id))
     }
@@ -121,8 +122,9 @@ fn best_of_tracks<'a>(alerts: impl Iterator<Item = &'a NewAlert>) -> Vec<&'a New
     alerts.into_iter().filter(is_best).collect()
 }
 
-/// Returns the watchlists and tracks of these alerts that earlier alerts reported. The caller holds
-/// the lock of the numbers, so no other alert of the collection is stored meanwhile.
+/// Returns the pairs of watchlist and track of these alerts for which an alert is stored already.
+/// The caller holds the lock of the numbers, so no other alert of the collection is stored
+/// meanwhile.
 async fn reported_appearances(
     conn: &mut PgConnection,
     alerts: &[&NewAlert],
