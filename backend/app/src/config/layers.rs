@@ -1,5 +1,6 @@
-//! Merges the layers of the configuration, lowest first: defaults, `facecrawl.toml`, `.env`, the
-//! environment, flags. Also reads the `[[recipe]]` tables of the file, which no variable can set.
+//! Merges the layers of the configuration, lowest first: defaults, Python packages of the program,
+//! `facecrawl.toml`, `.env`, the environment, flags. Also reads the `[[recipe]]` tables of the file, which no variable can set.
+use super::packages::PythonPackages;
 use super::variable::{Variable, as_text};
 use crate::config::{ConfigError, ConfigErrors};
 use crawler::{Recipe, Recipes};
@@ -31,6 +32,8 @@ pub struct Sources {
     /// The process environment. Names that are not variables are ignored.
     pub environment: Vec<(String, String)>,
     pub flags: Vec<Flag>,
+    /// The Python environment of a program that pip installed.
+    pub packages: Option<PythonPackages>,
 }
 
 impl Sources {
@@ -45,13 +48,19 @@ impl Sources {
             dotenv: root.join(".env"),
             environment: std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value))).collect(),
             flags,
+            packages: PythonPackages::of_process(),
         }
     }
 
     /// Returns the value of `FACECRAWL_ROOT`.
     pub(super) fn root(&self) -> Option<PathBuf> {
-        let root = self.environment.iter().find(|(name, value)| name == ROOT_VARIABLE && !value.is_empty());
-        root.map(|(_, value)| PathBuf::from(value))
+        self.variable(ROOT_VARIABLE).map(PathBuf::from)
+    }
+
+    /// Returns a value of the environment that is not empty.
+    fn variable(&self, name: &str) -> Option<String> {
+        let found = self.environment.iter().find(|(known, value)| known == name && !value.is_empty());
+        found.map(|(_, value)| value.clone())
     }
 }
 
@@ -86,6 +95,10 @@ pub(super) fn merge(sources: &Sources, variables: &[Variable]) -> Result<Figment
         variables.iter().map(|variable| (variable.key(), Value::from(variable.default))).collect::<Dict>();
     let mut figment = Figment::from(Layer { name: "default".into(), values: defaults });
 
+    if let Some(packages) = &sources.packages {
+        let values = packages.values(|name| sources.variable(name));
+        figment = figment.merge(Layer::new("Python packages", known_values(variables, &values)));
+    }
     figment = figment.merge(root_layer(sources, variables));
     match file_layer(sources, variables) {
         Ok(layer) => figment = figment.merge(layer),

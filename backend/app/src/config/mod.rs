@@ -9,6 +9,7 @@ mod contradictions;
 mod convert;
 mod environment;
 mod layers;
+mod packages;
 mod resources;
 mod settings;
 mod streams;
@@ -17,6 +18,7 @@ mod variable;
 pub use convert::DATABASE;
 pub use environment::{Otlp, restart_with_library_settings};
 pub use layers::{Flag, Sources};
+pub use packages::PythonPackages;
 pub use resources::{MemoryLimit, cores};
 pub use settings::{
     Crawl, Detection, Gpu, Log, LogFormat, Models, SearchIndex, Service, Settings, Storage, Tensorrt,

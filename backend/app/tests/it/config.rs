@@ -20,6 +20,7 @@ impl Layers {
             dotenv: folder.path().join(".env"),
             environment: Vec::new(),
             flags: Vec::new(),
+            packages: None,
         };
         Self { folder, sources }
     }

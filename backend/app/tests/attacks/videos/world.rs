@@ -213,6 +213,7 @@ pub(crate) fn memory_limit() -> u64 {
         dotenv: nowhere.join(".env"),
         environment: settings().to_vec(),
         flags: Vec::new(),
+        packages: None,
     };
     let settings = load(&sources).unwrap_or_else(|errors| panic!("{errors}")).settings;
     settings.memory_limits(cores()).iter().map(|limit| limit.bytes).sum()
