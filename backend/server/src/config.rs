@@ -1,4 +1,5 @@
 //! Contains the operator's settings for the API, without reading them from the environment.
+use crate::Compat;
 use crate::hosts::PublicHost;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -15,6 +16,8 @@ pub enum Auth {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub auth: Auth,
+    /// The APIs of other servers that are offered too.
+    pub compat: Vec<Compat>,
     /// The address that the service listens on. Without keys, a `Host` header may contain it.
     pub listen: IpAddr,
     /// Further hosts that the `Host` header may contain when no keys are used. Loopback names and
@@ -66,6 +69,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             auth: Auth::None,
+            compat: Vec::new(),
             listen: IpAddr::V4(Ipv4Addr::LOCALHOST),
             public_hosts: Vec::new(),
             confirm_above: 100,

@@ -8,6 +8,7 @@
 
 mod admission;
 mod auth;
+mod compat;
 pub mod config;
 mod confirmation;
 pub mod error;
@@ -31,6 +32,7 @@ use error::Result;
 use operation::Spec;
 use store::keys::Scope;
 
+pub use compat::Compat;
 pub use config::{Auth, Config};
 pub use error::{ApiError, Code, Problem};
 pub use hosts::PublicHost;

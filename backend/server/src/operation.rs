@@ -17,6 +17,9 @@ pub(crate) enum Access {
     Open,
     AnyKey,
     Needs(Scope),
+    /// A key with the scope, in a header or in the form of the body. The handler checks a key in
+    /// the form.
+    NeedsInForm(Scope),
 }
 
 /// Describes what the signature and the `#[utoipa::path]` of a handler do not express. The router,

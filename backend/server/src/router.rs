@@ -8,7 +8,7 @@ use crate::routes::system::{no_method, no_route, no_status_route};
 use crate::{AppState, Spec, routes};
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, Method, header};
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::{from_fn, from_fn_with_state, map_response};
 use axum::response::IntoResponse;
 use std::sync::{Arc, LazyLock};
 use tower_http::catch_panic::CatchPanicLayer;
@@ -51,7 +51,11 @@ pub(crate) fn describe_api() -> (OpenApi, Operations) {
 }
 
 pub fn router(state: AppState) -> Router {
-    let (router, api) = add_key_check(operations(), state);
+    let (mut router, api) = add_key_check(operations(), state.clone());
+    for compat in state.config.compat.clone() {
+        let (routes, _) = add_key_check(compat.routes(), state.clone());
+        router = router.merge(routes.layer(map_response(move |response| compat.translate(response))));
+    }
     let router = router
         .merge(api_browser())
         .merge(routes::system::page_router())

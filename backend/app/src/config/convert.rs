@@ -155,6 +155,7 @@ impl Settings {
     pub fn server(&self) -> server::Config {
         server::Config {
             auth: self.service.auth.unwrap_or_default(),
+            compat: self.service.compat.clone(),
             listen: self.service.host,
             public_hosts: self.service.public_hosts.clone(),
             confirm_above: self.service.confirm_above,

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use pipeline::watch::mqtt::config::{Authorities, BrokerAddress, TopicPrefix};
 use pipeline::{Passes, StoredFaces, Thumbnails};
 use qdrant_index::Quantization;
-use server::{Auth, PublicHost};
+use server::{Auth, Compat, PublicHost};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use vision::Profile;
@@ -51,6 +51,7 @@ const EDGE_INDEX_ADVICE: &str = "set SEARCH_INDEX=pgvector or qdrant for all pro
     `facecrawl index rebuild --index pgvector` if you dropped this index; at its next start, the \
     service deletes the files of the old index";
 const QUANTIZATIONS: &[(&str, Quantization)] = &[("none", Quantization::None), ("int8", Quantization::Int8)];
+const COMPAT: &[(&str, Compat)] = &[("compreface", Compat::CompreFace), ("deepstack", Compat::DeepStack)];
 const AUTH: &[(&str, Auth)] = &[("keys", Auth::Keys), ("none", Auth::None)];
 const PASSES: &[(&str, Passes)] =
     &[("single", Passes::Single), ("auto", Passes::Auto), ("thorough", Passes::Thorough)];
@@ -103,6 +104,10 @@ settings! {
             /// create`), within the scopes and the collection of the key. none: everyone who can
             /// reach the port. Unset: like none, but `HOST` must be a loopback address.
             auth: Option<Auth> = AUTH, "", optional(choice(AUTH));
+            /// `COMPAT`: APIs of other servers to offer too, comma-separated. compreface: the REST API
+            /// of CompreFace under `/api/v1`. deepstack: the face API of DeepStack and
+            /// CodeProject.AI under `/v1/vision/face`. Unset: none.
+            compat: Vec<Compat> = COMPAT, "", list(choice(COMPAT), "compreface and deepstack, comma-separated");
             /// `PUBLIC_HOSTS`: Further names of the service, with or without a port,
             /// comma-separated: faces.example.org. They apply only without API keys. Loopback names
             /// and the address of `HOST` are always allowed. A request with any other host in its

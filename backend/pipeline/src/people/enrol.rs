@@ -33,9 +33,11 @@ pub struct Enrolment {
     /// The final address after redirects.
     pub final_url: Option<String>,
     pub collection: Uuid,
-    pub subject: Uuid,
+    pub person: EnrolPerson,
     /// Index of the face; the best detection score is first.
     pub face_index: usize,
+    /// Whether an image with more than one face is rejected.
+    pub requires_single_face: bool,
     /// Whether the image is an aligned crop of 112x112 pixels.
     pub is_aligned: bool,
     /// Options of the analysis. Their profile is used to assess the stored face.
@@ -46,6 +48,15 @@ pub struct Enrolment {
     pub force: bool,
     /// Whether to move the face if it belongs to another subject.
     pub allow_move: bool,
+}
+
+/// The person to enrol.
+#[derive(Clone, Debug)]
+pub enum EnrolPerson {
+    /// An existing subject.
+    Subject(Uuid),
+    /// The subject with this name. It is created if there is none.
+    Named(String),
 }
 
 #[derive(Clone, Debug)]
@@ -67,6 +78,8 @@ pub enum EnrolError {
         /// Number of faces found.
         found: usize,
     },
+    #[error("the image has {0} faces; it must show only one")]
+    SeveralFaces(usize),
     /// The face has no embedding, so it cannot be compared with other faces.
     #[error("no embedding could be computed for this face")]
     NoEmbedding,
@@ -108,6 +121,9 @@ impl Enrolment {
         }
         .map_err(IngestError::from)?;
         let found = analysis.faces.len();
+        if self.requires_single_face && found > 1 {
+            return Err(EnrolError::SeveralFaces(found));
+        }
         let index = self.face_index;
         let face = analysis.faces.get(index).ok_or(EnrolError::NoFace { index, found })?;
         if face.embedding.is_none() {
@@ -119,7 +135,10 @@ impl Enrolment {
         }
         let target = Target {
             collection: self.collection,
-            person: Person::Subject(self.subject),
+            person: match &self.person {
+                EnrolPerson::Subject(subject) => Person::Subject(*subject),
+                EnrolPerson::Named(name) => Person::Named(name),
+            },
             url: self.url.as_deref(),
             final_url: self.final_url.as_deref(),
             face_index: index,
@@ -127,13 +146,21 @@ impl Enrolment {
         };
         match AnalyzedFile::new(faces, analysis).await?.enrol(faces, &target).await? {
             Stored::Enrolled { face, image, .. } => Ok(EnrolledFace { face, image, reasons }),
-            // The last two are results of a person that is found by name.
-            Stored::Suppressed(_) | Stored::AmbiguousName | Stored::OtherPerson(_) => {
-                let reason = "the image, its address or a person in it was erased and must not be stored again; send an image that shows only this person";
-                Err(IngestError::from(StoreError::Conflict(reason.into())).into())
+            Stored::Suppressed(_) => Err(conflict(
+                "the image, its address or a person in it was erased and must not be stored again; send an image that shows only this person",
+            )),
+            Stored::AmbiguousName => Err(conflict(
+                "several people of this collection have this name; enrol the face by the id of the subject",
+            )),
+            Stored::OtherPerson(_) => {
+                Err(conflict("a face of this file belongs to another person; send another image"))
             }
         }
     }
+}
+
+fn conflict(reason: &str) -> EnrolError {
+    IngestError::from(StoreError::Conflict(reason.into())).into()
 }
 
 /// The person to whom a face is assigned.

@@ -15,6 +15,14 @@ use uuid::Uuid;
 /// Alternative header for the key, for clients that cannot set `Authorization`.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
+/// The reason of a 401 error for a request without a key.
+pub(crate) const NO_KEY: &str = "missing";
+
+/// Returns whether the headers contain a key.
+pub(crate) fn has_key(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::AUTHORIZATION) || headers.contains_key(API_KEY)
+}
+
 /// Removes the key from the headers, so that no later code can reveal it, and returns its hash.
 pub(crate) fn take_key(headers: &mut HeaderMap) -> Result<KeyHash> {
     let bearer = headers.remove(header::AUTHORIZATION);
@@ -29,8 +37,18 @@ pub(crate) fn take_key(headers: &mut HeaderMap) -> Result<KeyHash> {
         (Some(value), None) => bearer_token(value)
             .ok_or_else(|| unauthorized("scheme", "`Authorization` must have the form `Bearer fc_…`"))?,
         (None, Some(value)) => value.to_str().unwrap_or_default(),
-        (None, None) => return Err(unauthorized("missing", "this service requires a key")),
+        (None, None) => return Err(no_key()),
     };
+    parse_key(text)
+}
+
+/// Returns the error of a request without a key.
+pub(crate) fn no_key() -> ApiError {
+    unauthorized(NO_KEY, "this service requires a key")
+}
+
+/// Returns the hash of a key.
+pub(crate) fn parse_key(text: &str) -> Result<KeyHash> {
     KeyHash::from_key(text.trim())
         .ok_or_else(|| unauthorized("unknown", "the key is unknown to this service"))
 }
@@ -45,7 +63,7 @@ fn bearer_token(value: &HeaderValue) -> Option<&str> {
 /// challenge without an error.
 fn unauthorized(reason: &str, detail: &str) -> ApiError {
     let challenge = match reason {
-        "missing" => "Bearer realm=\"facecrawl\"",
+        NO_KEY => "Bearer realm=\"facecrawl\"",
         _ => "Bearer realm=\"facecrawl\", error=\"invalid_token\"",
     };
     ApiError::new(Code::Unauthorized, detail)

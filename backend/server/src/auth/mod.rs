@@ -3,11 +3,11 @@
 mod keyring;
 mod rate;
 
-pub(crate) use keyring::{Keyring, take_key};
+pub(crate) use keyring::{Keyring, NO_KEY, has_key, no_key, parse_key, take_key};
 pub(crate) use rate::Rates;
 
 use crate::request::{self, CallerId, Peer};
-use crate::{ApiError, Code, Result};
+use crate::{ApiError, AppState, Code, Result};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use serde_json::Value;
@@ -40,6 +40,26 @@ impl Caller {
     pub(crate) fn with_key(store: &Store, key: Arc<ApiKey>, hash: KeyHash) -> Self {
         let store = key.collection_id.map_or_else(|| store.clone(), |collection| store.within(collection));
         Self { key: Some((key, hash)), store }
+    }
+
+    /// Returns the caller with a key that was not in a header.
+    ///
+    /// # Errors
+    /// Fails with 401 without a valid key, with 403 if the key lacks the scope, and with 429 if the
+    /// key has used up its requests.
+    pub(crate) async fn from_key_text(
+        state: &AppState,
+        key: Option<&str>,
+        peer: Peer,
+        scope: Scope,
+    ) -> Result<Self> {
+        let store = &state.services.store;
+        let hash = parse_key(key.ok_or_else(no_key)?)?;
+        let key = state.keyring.find(store, &hash, Some(peer)).await?;
+        tracing::Span::current().record("key_id", tracing::field::display(key.id));
+        check_scope(&key, scope)?;
+        state.rates.acquire(&key).map_err(|(error, _)| error)?;
+        Ok(Self::with_key(store, key, hash))
     }
 
     pub(crate) fn store(&self) -> &Store {

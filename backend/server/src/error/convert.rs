@@ -201,6 +201,7 @@ impl From<EnrolError> for ApiError {
                 .field("face_index")
                 .value(index.to_string())
                 .allowed([format!("0 to {}", found - 1)]),
+            EnrolError::SeveralFaces(_) => Self::new(Code::NoSuchFace, error.to_string()).field("image"),
             EnrolError::NoEmbedding => Self::new(Code::LowQuality, error.to_string()).field("image"),
             EnrolError::Quality(reasons) => Self::new(Code::LowQuality, "the face does not meet the profile")
                 .field("image")

@@ -236,6 +236,8 @@ impl IntoResponse for ApiError {
         let status = self.0.code.status();
         let body = serde_json::to_vec(&self.0).expect("a problem always serializes");
         let mut response = (status, body).into_response();
+        // The APIs of other servers convert the problem.
+        response.extensions_mut().insert(self.0.code);
         if let Some(cause) = self.0.cause {
             // Reports to the retry layer that the failure is transient.
             response.extensions_mut().insert(cause);

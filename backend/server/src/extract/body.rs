@@ -148,9 +148,19 @@ pub(super) async fn read(headers: &HeaderMap, body: Body, limit: usize, name: &s
     Ok(first.unwrap_or_else(|| buffer.freeze()))
 }
 
+/// Reads the whole body of a request. Errors call it `name`.
+///
+/// # Errors
+/// Fails with 413 for more than `limit` bytes, 429 if there is no memory for the body, and 400 if
+/// it cannot be read.
+pub(crate) async fn read_whole(request: Request, limit: usize, name: &str) -> Result<Bytes> {
+    let (parts, body) = request.into_parts();
+    read(&parts.headers, body, limit, name).await
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PartLimits {
-    /// Accepted part names.
+    /// Accepted part names. Empty: any name.
     pub(super) parts: &'static [&'static str],
     pub(super) count: usize,
     pub(super) part_bytes: usize,
@@ -182,7 +192,7 @@ pub(super) async fn read_parts(request: Request, limits: PartLimits) -> Result<V
         multipart.next_field().await.map_err(|error| multipart_error(&error, limits))?
     {
         let name = field.name().unwrap_or_default().to_owned();
-        if !limits.parts.contains(&name.as_str()) {
+        if !limits.parts.is_empty() && !limits.parts.contains(&name.as_str()) {
             error.get_or_insert_with(|| unknown_part(&name, limits.parts));
         } else if parts.len() == limits.count {
             error.get_or_insert_with(|| {

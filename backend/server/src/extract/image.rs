@@ -294,6 +294,26 @@ async fn image_parts(
     body::read_parts(request, limits).await
 }
 
+/// Reads the parts of a multipart body that have these names, each at most once.
+pub(crate) async fn named_parts<const N: usize>(
+    request: Request,
+    state: &AppState,
+    names: &'static [&'static str; N],
+) -> Result<Vec<(String, Bytes)>> {
+    let parts = image_parts(request, state, names, N).await?;
+    parts.into_iter().map(|part| Ok((part.name, part.bytes?))).collect()
+}
+
+/// Reads all parts of a multipart body, whatever their names, at most `count`.
+pub(crate) async fn form_parts(
+    request: Request,
+    state: &AppState,
+    count: usize,
+) -> Result<Vec<(String, Bytes)>> {
+    let parts = image_parts(request, state, &[], count).await?;
+    parts.into_iter().map(|part| Ok((part.name, part.bytes?))).collect()
+}
+
 fn missing_image(name: &str, allowed: &[&str]) -> ApiError {
     ApiError::new(Code::MissingImage, format!("`{name}` is missing"))
         .field(name)

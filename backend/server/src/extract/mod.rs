@@ -11,11 +11,11 @@ mod uri;
 mod values;
 
 pub(crate) use body::{
-    content_length, discard_body, discard_rest, limit_upload, too_many_bytes, upload_error,
+    content_length, discard_body, discard_rest, limit_upload, read_whole, too_many_bytes, upload_error,
 };
 pub(crate) use cursor::List;
 pub(crate) use json::{Json, is_json, media_type, read_small_json, unsupported};
-pub(crate) use uri::{Id, NameOrId, Query, SubjectFace};
+pub(crate) use uri::{Id, NameOrId, Query, SubjectFace, parse as parse_query};
 pub(crate) use values::{
     Bounded, Cosine, DetSize, Fraction, Score, double_option, interval, site, time, uuid,
 };

@@ -1,6 +1,6 @@
 //! The layers that decide whether a request is allowed: hosts and origins, keys and scopes.
 use super::Api;
-use crate::auth::{Caller, check_scope, take_key};
+use crate::auth::{Caller, check_scope, has_key, take_key};
 use crate::config::{Auth, Config};
 use crate::extract::discard_body;
 use crate::hosts::{Authority, Origin};
@@ -150,6 +150,9 @@ async fn admit(api: &Api, request: &mut Request) -> Result<Caller> {
         ApiError::new(Code::MethodNotAllowed, format!("{method} is not allowed at {path}"))
     })?;
     let access = operation.spec.access;
+    if matches!(access, Access::NeedsInForm(_)) && !has_key(request.headers()) {
+        return Ok(Caller::without_access(store));
+    }
     // No later layer or handler sees the key.
     let key_hash = take_key(request.headers_mut());
     if access == Access::Open {
@@ -159,7 +162,7 @@ async fn admit(api: &Api, request: &mut Request) -> Result<Caller> {
     let peer = Peer::from_extensions(request.extensions());
     let key = api.state.keyring.find(store, &hash, Some(peer)).await?;
     tracing::Span::current().record("key_id", tracing::field::display(key.id));
-    if let Access::Needs(scope) = access {
+    if let Access::Needs(scope) | Access::NeedsInForm(scope) = access {
         check_scope(&key, scope)?;
     }
     Ok(Caller::with_key(store, key, hash))

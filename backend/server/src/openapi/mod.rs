@@ -146,7 +146,7 @@ fn declare_security(document: &mut OpenApi, operations: &Operations) {
         let (scope, note) = match spec.access {
             Access::Open => continue,
             Access::AnyKey => (None, "Requires a key if the service runs with `AUTH=keys`.".to_owned()),
-            Access::Needs(scope) => (
+            Access::Needs(scope) | Access::NeedsInForm(scope) => (
                 Some(scope.as_str()),
                 format!("Requires the scope `{scope}` if the service runs with `AUTH=keys`."),
             ),

@@ -5,6 +5,7 @@
 mod support;
 
 mod collections;
+mod compat;
 mod connections;
 mod crawls {
     mod create;

@@ -235,6 +235,44 @@ impl People<'_> {
         Ok(faces)
     }
 
+    /// Returns the faces of people who have a name, with the names, in the order of their ids;
+    /// `subject` limits them to one person.
+    pub async fn named_faces(
+        self,
+        collection: Uuid,
+        subject: Option<Uuid>,
+        offset: i64,
+        limit: i64,
+    ) -> Result<Vec<(Uuid, String)>, StoreError> {
+        Ok(sqlx::query_as(
+            "select sf.face_id, s.name from subject_faces sf join subjects s on s.id = sf.subject_id
+             where sf.collection_id = $1 and s.name is not null and ($2::uuid is null or sf.subject_id = $2)
+               and ($3::uuid is null or sf.collection_id = $3)
+             order by sf.face_id offset $4 limit $5",
+        )
+        .bind(collection)
+        .bind(subject)
+        .bind(self.0.collection_scope)
+        .bind(offset.max(0))
+        .bind(limit.max(0))
+        .fetch_all(&self.0.pool)
+        .await?)
+    }
+
+    /// Returns the number of faces of people who have a name; `subject` limits it to one person.
+    pub async fn count_named_faces(self, collection: Uuid, subject: Option<Uuid>) -> Result<i64, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select count(*) from subject_faces sf join subjects s on s.id = sf.subject_id
+             where sf.collection_id = $1 and s.name is not null and ($2::uuid is null or sf.subject_id = $2)
+               and ($3::uuid is null or sf.collection_id = $3)",
+        )
+        .bind(collection)
+        .bind(subject)
+        .bind(self.0.collection_scope)
+        .fetch_one(&self.0.pool)
+        .await?)
+    }
+
     /// Returns the id and the box (x, y, width, height) of each face of an image.
     pub async fn boxes_of_image(
         self,

@@ -54,6 +54,20 @@ impl People<'_> {
         .await?)
     }
 
+    /// Returns the names of the people of a collection, in order and without duplicates.
+    pub async fn names(self, collection: Uuid, limit: i64) -> Result<Vec<String>, StoreError> {
+        Ok(sqlx::query_scalar(
+            "select distinct name from subjects
+             where collection_id = $1 and name is not null and ($2::uuid is null or collection_id = $2)
+             order by name limit $3",
+        )
+        .bind(collection)
+        .bind(self.0.collection_scope)
+        .bind(limit.max(0))
+        .fetch_all(&self.0.pool)
+        .await?)
+    }
+
     /// Returns the faces in the file with this SHA-256 that belong to an enrolled person, in the
     /// order of their ids.
     pub async fn enrolled_faces_of_file(

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use store::erasures::retention::DeletionCounts;
 use store::keys::audit::Action;
-use store::people::{MAX_METADATA_BYTES, NewSubject, SubjectPatch};
+use store::people::{MAX_METADATA_BYTES, NewSubject, Subject, SubjectPatch};
 use store::{StoreError, retried};
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -155,9 +155,15 @@ pub(super) async fn merge_subject(
     JsonBody(body): JsonBody<MergeSubjects>,
 ) -> Result<Json<SubjectView>> {
     let other_ids = check_ids("subjects", "other subjects", body.subjects, Some(id))?;
-    let store = caller.store();
-    let subject = store.people().get(id).await?;
-    let mut all_ids = other_ids.clone();
+    let subject = caller.store().people().get(id).await?;
+    merge(&caller, &subject, &other_ids).await?;
+    Ok(Json(caller.store().people().get(id).await?.into()))
+}
+
+/// Merges subjects into `subject`, and deletes them.
+pub(crate) async fn merge(caller: &Caller, subject: &Subject, other_ids: &[Uuid]) -> Result<()> {
+    let (store, id) = (caller.store(), subject.id);
+    let mut all_ids = other_ids.to_vec();
     all_ids.push(id);
     let invalid = |error| match error {
         StoreError::Invalid(message) => ApiError::for_field(Code::InvalidField, "subjects", message)
@@ -167,13 +173,12 @@ pub(super) async fn merge_subject(
     retried("merge_subjects", || async {
         let mut tx = store.begin().await?;
         store.people().lock(tx.conn(), subject.collection_id, &all_ids).await?;
-        store.people().merge(tx.conn(), id, &other_ids).await.map_err(invalid)?;
+        store.people().merge(tx.conn(), id, other_ids).await.map_err(invalid)?;
         let detail = json!({"subject_id": id, "merged": other_ids});
         caller.audit(&mut tx, Action::MergeSubjects, subject.collection_id, detail).await?;
         Ok::<_, ApiError>(tx.commit().await?)
     })
-    .await?;
-    Ok(Json(store.people().get(id).await?.into()))
+    .await
 }
 
 pub(super) const DELETE: Spec = Spec::needs(Scope::Erase).problems(&[&[Code::ConfirmationNeeded]]);
@@ -196,8 +201,18 @@ pub(super) async fn delete_subject(
     Id(id): Id,
     Query(params): Query<EnrolledImagesParams>,
 ) -> Result<Response> {
-    let store = caller.store();
-    let subject = store.people().get(id).await?;
+    let subject = caller.store().people().get(id).await?;
+    delete(&state, &caller, &subject, params).await
+}
+
+/// Deletes a subject, or reports what this would delete.
+pub(crate) async fn delete(
+    state: &AppState,
+    caller: &Caller,
+    subject: &Subject,
+    params: EnrolledImagesParams,
+) -> Result<Response> {
+    let (store, id) = (caller.store(), subject.id);
     let enrolled_images = params.enrolled_images.unwrap_or_default();
     let images = match enrolled_images {
         Enrolled::Delete => store.deletion_counts().of_enrolled(Some(id), None).await?,
@@ -211,7 +226,7 @@ pub(super) async fn delete_subject(
         params: DeletionParams { dry_run: params.dry_run, confirm: params.confirm },
         audit: (Action::DeleteSubject, subject.collection_id, detail),
     };
-    carry_out(&state, &caller, deletion, StatusCode::NO_CONTENT, |mut tx| async move {
+    carry_out(state, caller, deletion, StatusCode::NO_CONTENT, |mut tx| async move {
         store.people().lock(tx.conn(), subject.collection_id, &[id]).await?;
         let images = store.people().lock_images(tx.conn(), id).await?;
         store.people().delete(tx.conn(), id).await?;

@@ -15,7 +15,7 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
-use pipeline::people::enrol::{EnrolError, Enrolment, unmet_requirements};
+use pipeline::people::enrol::{EnrolError, EnrolPerson, Enrolment, unmet_requirements};
 use pipeline::{AnalyzeOptions, Rotate, profile_name};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -30,7 +30,7 @@ use vision::Profile;
 /// What happens to images that were sent for enrolment.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Enrolled {
+pub(crate) enum Enrolled {
     /// They are deleted when none of their faces is assigned to a subject.
     #[default]
     Delete,
@@ -42,7 +42,7 @@ pub(super) enum Enrolled {
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct EnrolledImagesParams {
+pub(crate) struct EnrolledImagesParams {
     /// With `delete` (the default), an image that was only sent for enrolment is deleted when none
     /// of its faces is assigned to a subject. With `keep`, it is kept like other images. Images
     /// that a crawl or a scan found are always kept.
@@ -129,8 +129,19 @@ pub(super) async fn remove_subject_face(
                       send enrolled_images=keep to remove the face and keep the image";
         return Err(insufficient(Scope::Erase, detail));
     }
-    let store = caller.store();
-    let subject = store.people().get(id).await?;
+    let subject = caller.store().people().get(id).await?;
+    remove_face(&state, &caller, (&subject, face_id), params).await
+}
+
+/// Removes a face from a subject, or reports what this would delete.
+pub(crate) async fn remove_face(
+    state: &AppState,
+    caller: &Caller,
+    (subject, face_id): (&Subject, Uuid),
+    params: EnrolledImagesParams,
+) -> Result<Response> {
+    let (store, id) = (caller.store(), subject.id);
+    let delete = matches!(params.enrolled_images.unwrap_or_default(), Enrolled::Delete);
     let counts = if delete {
         store.deletion_counts().of_enrolled(Some(id), Some(face_id)).await?
     } else {
@@ -144,7 +155,7 @@ pub(super) async fn remove_subject_face(
         params: DeletionParams { dry_run: params.dry_run, confirm: params.confirm },
         audit: (Action::RemoveSubjectFace, subject.collection_id, detail),
     };
-    carry_out(&state, &caller, deletion, StatusCode::NO_CONTENT, |mut tx| async move {
+    carry_out(state, caller, deletion, StatusCode::NO_CONTENT, |mut tx| async move {
         store.people().lock(tx.conn(), subject.collection_id, &[id]).await?;
         Ok((store.people().unlink_face(tx.conn(), id, face_id, delete).await?, tx))
     })
@@ -245,7 +256,8 @@ async fn enrol_image(
         url,
         final_url,
         collection: subject.collection_id,
-        subject: subject.id,
+        person: EnrolPerson::Subject(subject.id),
+        requires_single_face: false,
         face_index: params.face_index.map_or(0, Bounded::index),
         is_aligned: params.aligned.unwrap_or(false),
         options,

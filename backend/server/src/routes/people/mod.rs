@@ -11,6 +11,12 @@ pub(crate) use self::{
     faces::EnrolBody,
 };
 
+pub(crate) use self::{
+    change::{delete, merge},
+    faces::{EnrolledImagesParams, remove_face},
+    view::check_text,
+};
+
 use crate::operation::Routes;
 use utoipa_axum::routes;
 

@@ -73,7 +73,7 @@ fn normal_text(text: &str) -> &str {
 }
 
 /// Validates a name or an external id and returns its [normal form](normal_text).
-pub(super) fn check_text(field: &str, text: Option<String>) -> Result<Option<String>> {
+pub(crate) fn check_text(field: &str, text: Option<String>) -> Result<Option<String>> {
     let Some(text) = text else { return Ok(None) };
     let normal = normal_text(&text);
     let length = normal.chars().count();

@@ -1,0 +1,40 @@
+//! The APIs of other face recognition servers, for clients that already use them.
+//!
+//! Each module offers one API, and translates its requests to the subjects, faces and searches of
+//! this service. It stores nothing of its own. `COMPAT` enables them. docs/how-to/COMPATIBILITY.md
+//! lists the differences.
+pub(crate) mod compreface;
+pub(crate) mod deepstack;
+mod people;
+mod similarity;
+
+use crate::operation::Routes;
+use axum::response::Response;
+
+/// An API of another server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compat {
+    /// `/api/v1` of CompreFace 1.2.
+    CompreFace,
+    /// `/v1/vision/face` of DeepStack and CodeProject.AI.
+    DeepStack,
+}
+
+impl Compat {
+    /// Returns the routes of the API.
+    pub(crate) fn routes(self) -> Routes {
+        match self {
+            Self::CompreFace => compreface::router(),
+            Self::DeepStack => deepstack::router(),
+        }
+    }
+
+    /// Converts a problem document of this service, which a layer or a handler returned, to an
+    /// error of the API. Returns other responses unchanged.
+    pub(crate) async fn translate(self, response: Response) -> Response {
+        match self {
+            Self::CompreFace => compreface::errors::translate(response).await,
+            Self::DeepStack => deepstack::translate(response).await,
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! What the APIs of other servers have in common: people are identified by their names, and a face
+//! is compared with all people who have a name.
+use super::similarity::similarity;
+use crate::auth::Caller;
+use crate::extract::image::{ImageSource, resolve};
+use crate::routes::people::{EnrolledImagesParams, check_text};
+use crate::routes::{people, shared::analysis};
+use crate::{ApiError, AppState, Code, Result};
+use bytes::Bytes;
+use pipeline::people::enrol::{EnrolPerson, EnrolledFace, Enrolment};
+use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace};
+use serde_json::{Map, json};
+use std::collections::HashSet;
+use store::collections::Collection;
+use store::faces::search::SearchQuery;
+use store::index::scope::FaceFilter;
+use store::keys::audit::Action;
+use store::people::{NewSubject, Subject, SubjectPatch};
+use store::retried;
+use uuid::Uuid;
+use vision::Profile;
+
+/// Maximum number of faces of an image that are recognised, the largest ones.
+const MAX_FACES: usize = 100;
+/// Maximum number of people that a search reads to find people who have a name. Clusters have none.
+const MAX_PEOPLE: i64 = 1_000;
+/// Maximum number of names in a list.
+const MAX_NAMES: i64 = 100_000;
+
+/// A person who resembles a face.
+pub(super) struct Candidate {
+    pub(super) name: String,
+    /// 0 to 1; see [`similarity`].
+    pub(super) similarity: f64,
+}
+
+/// The collection of a caller, whose people are recognised.
+pub(super) struct People<'a> {
+    state: &'a AppState,
+    caller: &'a Caller,
+    pub(super) collection: Collection,
+}
+
+impl<'a> People<'a> {
+    /// Returns the people in the collection of the caller's key, else in `default`.
+    pub(super) async fn new(state: &'a AppState, caller: &'a Caller) -> Result<Self> {
+        Ok(Self { state, caller, collection: caller.collection(None).await? })
+    }
+
+    /// Returns the cosine at which two faces count as one person.
+    fn threshold(&self) -> f32 {
+        self.state.match_threshold(None, self.collection.match_threshold).value
+    }
+
+    /// Returns the similarity of two embeddings.
+    pub(super) fn similarity(&self, cosine: f32) -> f64 {
+        similarity(cosine, self.threshold())
+    }
+
+    /// Returns the person with this name, regardless of case.
+    ///
+    /// # Errors
+    /// Fails with 409 if several people have the name.
+    pub(super) async fn find(&self, name: &str) -> Result<Option<Subject>> {
+        let store = self.caller.store();
+        let Some(name) = check_text("subject", Some(name.to_owned()))? else { return Ok(None) };
+        match store.people().with_name(store.pool(), self.collection.id, &name).await?[..] {
+            [] => Ok(None),
+            [id] => Ok(Some(store.people().get(id).await?)),
+            _ => Err(ApiError::new(
+                Code::Conflict,
+                format!("several people have the name `{name}`; rename or merge them in facecrawl"),
+            )
+            .field("subject")),
+        }
+    }
+
+    /// Creates a person without faces. Returns `false` if a person has this name.
+    pub(super) async fn create(&self, name: &str) -> Result<bool> {
+        let store = self.caller.store();
+        let name = check_text("subject", Some(name.to_owned()))?;
+        let Some(text) = &name else { return Ok(false) };
+        let new = NewSubject { name: name.clone(), external_id: None, metadata: Map::new().into() };
+        retried("create_subject", || async {
+            let mut tx = store.begin().await?;
+            store.people().lock_name(tx.conn(), self.collection.id, text).await?;
+            if !store.people().with_name(&mut *tx.conn(), self.collection.id, text).await?.is_empty() {
+                return Ok(false);
+            }
+            store.people().insert(tx.conn(), self.collection.id, &new).await?;
+            tx.commit().await?;
+            Ok::<_, ApiError>(true)
+        })
+        .await
+    }
+
+    /// Gives a person another name.
+    pub(super) async fn rename(&self, subject: &Subject, name: &str) -> Result<()> {
+        let store = self.caller.store();
+        let name = check_text("subject", Some(name.to_owned()))?;
+        let patch = SubjectPatch { name: Some(name), ..SubjectPatch::default() };
+        retried("rename_subject", || async {
+            let mut tx = store.begin().await?;
+            store.people().lock(tx.conn(), subject.collection_id, &[subject.id]).await?;
+            store.people().update(tx.conn(), subject.id, &patch).await?;
+            Ok::<_, ApiError>(tx.commit().await?)
+        })
+        .await
+    }
+
+    /// Returns the names of all people, in order and without duplicates.
+    pub(super) async fn names(&self) -> Result<Vec<String>> {
+        Ok(self.caller.store().people().names(self.collection.id, MAX_NAMES).await?)
+    }
+
+    /// Enrols the only face of an image. The person is created if there is none with this name.
+    ///
+    /// # Errors
+    /// Fails with 422 `no_face` or `no_such_face` if the image does not show exactly one face, and
+    /// with 409 if the image shows another person already.
+    pub(super) async fn enrol(
+        &self,
+        name: &str,
+        bytes: Bytes,
+        min_score: Option<f32>,
+    ) -> Result<EnrolledFace> {
+        let Some(name) = check_text("subject", Some(name.to_owned()))? else {
+            return Err(ApiError::for_field(Code::InvalidField, "subject", "the name is empty"));
+        };
+        let enrolment = Enrolment {
+            bytes,
+            url: None,
+            final_url: None,
+            collection: self.collection.id,
+            person: EnrolPerson::Named(name),
+            face_index: 0,
+            requires_single_face: true,
+            is_aligned: false,
+            options: AnalyzeOptions {
+                min_score,
+                quality_profile: pipeline::profile_of(&self.collection),
+                ..AnalyzeOptions::default()
+            },
+            // These servers accept every face, and their clients do not expect a refusal.
+            required_profile: Profile::Off,
+            force: false,
+            allow_move: false,
+        };
+        let permit = self.state.analyses.admit(1)?;
+        let enrolled = enrolment.enrol(&self.state.services.face_store, &self.state.analyzer()).await;
+        drop(permit);
+        Ok(enrolled?)
+    }
+
+    /// Deletes a person, and the images that were only sent to enrol them. Returns the number of
+    /// faces that the person had.
+    ///
+    /// # Errors
+    /// Fails with 428 if the deletion is so large that it must be confirmed, which is possible only
+    /// with the API of this service.
+    pub(super) async fn delete(&self, subject: &Subject) -> Result<i64> {
+        people::delete(self.state, self.caller, subject, EnrolledImagesParams::default()).await?;
+        Ok(subject.face_count)
+    }
+
+    /// Returns the people who resemble the faces most, best first, and records one search per face.
+    pub(super) async fn recognize(
+        &self,
+        embeddings: &[Vec<f32>],
+        limit: usize,
+    ) -> Result<Vec<Vec<Candidate>>> {
+        let mut found = Vec::with_capacity(embeddings.len());
+        for embedding in embeddings {
+            found.push(self.nearest(embedding, limit).await?);
+        }
+        let store = self.caller.store();
+        let detail = json!({"probe": "image", "faces": embeddings.len(), "limit": limit});
+        retried("audit", || async {
+            let mut tx = store.begin().await?;
+            self.caller.audit(&mut tx, Action::Search, self.collection.id, detail.clone()).await?;
+            Ok::<_, ApiError>(tx.commit().await?)
+        })
+        .await?;
+        Ok(found)
+    }
+
+    async fn nearest(&self, embedding: &[f32], limit: usize) -> Result<Vec<Candidate>> {
+        let store = self.caller.store();
+        let mut people = i64::try_from(limit).unwrap_or(MAX_PEOPLE).clamp(1, MAX_PEOPLE);
+        loop {
+            let query = SearchQuery {
+                collection_id: self.collection.id,
+                embedding: embedding.to_vec(),
+                model_id: self.state.services.face_store.model_id(),
+                // The client compares the similarity with its own threshold.
+                threshold: -1.0,
+                limit: people,
+                exact: false,
+                filter: FaceFilter::default(),
+                exclude_face: None,
+                with_subject: true,
+            };
+            let (hits, _) = retried("search", || store.faces().search_people(&query)).await?;
+            let has_all = (hits.len() as i64) < people;
+            let mut names = HashSet::new();
+            let mut candidates: Vec<Candidate> = hits
+                .into_iter()
+                .filter_map(|(hit, subject)| {
+                    let name = subject.name?;
+                    names
+                        .insert(name.to_lowercase())
+                        .then(|| Candidate { similarity: self.similarity(hit.similarity), name })
+                })
+                .collect();
+            if candidates.len() >= limit || has_all || people >= MAX_PEOPLE {
+                candidates.truncate(limit);
+                return Ok(candidates);
+            }
+            people = people.saturating_mul(8).min(MAX_PEOPLE);
+        }
+    }
+}
+
+/// Returns the bytes of an image in base64.
+pub(super) async fn decode(state: &AppState, base64: String) -> Result<Bytes> {
+    resolve(state, ImageSource::from_base64(base64)).await
+}
+
+/// Analyses an image. The faces are ordered by area, the largest first.
+pub(super) async fn analyze(
+    state: &AppState,
+    bytes: Bytes,
+    min_score: Option<f32>,
+    with_embeddings: bool,
+) -> Result<Analysis> {
+    let options = AnalyzeOptions {
+        min_score,
+        embeddings: with_embeddings,
+        quality: false,
+        ..AnalyzeOptions::default()
+    };
+    let mut analysis = analysis::analyze(state, bytes, &options).await?;
+    let area = |face: &AnalyzedFace| face.detection.bbox.width * face.detection.bbox.height;
+    analysis.faces.sort_by(|a, b| area(b).total_cmp(&area(a)));
+    analysis.faces.truncate(MAX_FACES);
+    Ok(analysis)
+}
+
+/// Returns the embedding of a face.
+pub(super) fn embedding(face: &AnalyzedFace) -> Result<Vec<f32>> {
+    let embedding =
+        face.embedding.as_ref().ok_or_else(|| ApiError::internal("a face without its embedding"))?;
+    Ok(embedding.as_slice().to_vec())
+}
+
+/// Returns the cosine of two embeddings of length 1.
+pub(super) fn cosine(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// Returns the face with this id, if it belongs to a person of the collection who has a name.
+pub(super) async fn named_face(people: &People<'_>, id: Uuid) -> Result<Option<(Uuid, String)>> {
+    let store = people.caller.store();
+    let face = match store.faces().get(id).await {
+        Ok(face) if face.collection_id == people.collection.id => face,
+        Ok(_) | Err(store::StoreError::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let subject = store.people().of_faces(&[face.id]).await?.remove(&face.id);
+    Ok(subject.and_then(|subject| Some((subject.subject_id, subject.name?))))
+}

@@ -1,0 +1,49 @@
+//! Converts the cosine of two embeddings to the similarity of CompreFace, 0 to 1.
+
+/// Steepness of the curve. It is the second coefficient of CompreFace's default model
+/// (`20180402-114759` in `facenet.py`), rounded.
+const STEEPNESS: f64 = 5.29;
+
+/// Returns the similarity of two faces with this cosine, -1 to 1. `threshold` is the cosine at
+/// which the service treats two faces as one person; its similarity is 0.5.
+///
+/// The formula is that of CompreFace (`EuclideanDistanceClassifier.java`):
+/// `(tanh((c0 - d) * c1) + 1) / 2`, where `d` is the Euclidean distance of the embeddings, which
+/// have length 1, so `d = sqrt(2 - 2 cos)`. CompreFace measured `c0` for its models; here it is the
+/// distance at `threshold`. The result has five decimal places, like that of CompreFace.
+pub(super) fn similarity(cosine: f32, threshold: f32) -> f64 {
+    let distance = |cosine: f32| (2.0 - 2.0 * f64::from(cosine).clamp(-1.0, 1.0)).sqrt();
+    let value = (((distance(threshold) - distance(cosine)) * STEEPNESS).tanh() + 1.0) / 2.0;
+    round(value)
+}
+
+/// Rounds to five decimal places.
+pub(super) fn round(value: f64) -> f64 {
+    (value * 1e5).round() / 1e5
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// docs/how-to/COMPATIBILITY.md contains these values.
+    #[test]
+    fn similarity_of_half_is_the_threshold() {
+        assert_eq!(similarity(0.45, 0.45), 0.5);
+        assert_eq!(similarity(0.50, 0.50), 0.5);
+        for (cosine, expected) in
+            [(0.30, 0.19), (0.40, 0.37), (0.50, 0.63), (0.55, 0.74), (0.60, 0.83), (0.70, 0.95)]
+        {
+            let found = similarity(cosine, 0.45);
+            assert!((found - expected).abs() < 0.006, "{cosine}: {found}");
+        }
+    }
+
+    #[test]
+    fn similarity_grows_with_the_cosine_and_stays_in_range() {
+        let values: Vec<f64> = (-10..=10).map(|tenths| similarity(tenths as f32 / 10.0, 0.45)).collect();
+        assert!(values.windows(2).all(|pair| pair[0] <= pair[1]), "{values:?}");
+        assert!(values.iter().all(|value| (0.0..=1.0).contains(value)), "{values:?}");
+        assert!(values[20] > 0.999, "equal faces");
+    }
+}
