@@ -1,6 +1,9 @@
 //! Contains the operator's settings for the API, without reading them from the environment.
 use crate::Compat;
+use crate::auth::GroupRights;
 use crate::hosts::PublicHost;
+use axum::http::HeaderName;
+use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -11,11 +14,37 @@ pub enum Auth {
     None,
     /// Callers need a key. The scopes and the collection of the key limit what they may do.
     Keys,
+    /// Callers need a key, or a proxy names the person who calls.
+    Proxy,
+}
+
+/// What the service trusts with [`Auth::Proxy`].
+#[derive(Clone, Debug)]
+pub struct ProxyAuth {
+    /// The addresses of the proxies. Headers of other senders are refused.
+    pub addresses: Vec<IpNet>,
+    /// The header with the name of the person.
+    pub user_header: HeaderName,
+    /// The header with the groups of the person.
+    pub groups_header: HeaderName,
+    pub groups: Vec<GroupRights>,
+}
+
+impl Default for ProxyAuth {
+    fn default() -> Self {
+        Self {
+            addresses: Vec::new(),
+            user_header: HeaderName::from_static("x-forwarded-user"),
+            groups_header: HeaderName::from_static("x-forwarded-groups"),
+            groups: Vec::new(),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
 pub struct Config {
     pub auth: Auth,
+    pub proxy: ProxyAuth,
     /// The APIs of other servers that are offered too.
     pub compat: Vec<Compat>,
     /// The address that the service listens on. Without keys, a `Host` header may contain it.
@@ -69,6 +98,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             auth: Auth::None,
+            proxy: ProxyAuth::default(),
             compat: Vec::new(),
             listen: IpAddr::V4(Ipv4Addr::LOCALHOST),
             public_hosts: Vec::new(),

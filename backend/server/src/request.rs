@@ -30,7 +30,11 @@ pub(crate) async fn with_deadline<T>(deadline: Instant, future: impl Future<Outp
     DEADLINE.scope(deadline, future).await
 }
 
-/// Holds the remote address of a connection. IPv6 addresses are truncated to the first 64 bits,
+/// The remote address of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RemoteAddress(pub(crate) IpAddr);
+
+/// Identifies the remote address of a connection for limits. IPv6 addresses are truncated to the first 64 bits,
 /// because one host usually controls such a network completely. Behind a proxy, the remote address
 /// is that of the proxy. Headers are not used, because any caller can forge them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +68,8 @@ pub(crate) enum CallerId {
     Tenant(Uuid),
     /// A caller with a key to all collections, identified by the id of the key.
     Key(Uuid),
+    /// A person whom a proxy named, identified by [`Person::id`](crate::auth::Person::id).
+    Person(Uuid),
     Address(Peer),
 }
 
@@ -81,7 +87,7 @@ impl CallerId {
 impl From<CallerId> for Requester {
     fn from(caller: CallerId) -> Self {
         Self(match caller {
-            CallerId::Tenant(id) | CallerId::Key(id) => id.as_u128(),
+            CallerId::Tenant(id) | CallerId::Key(id) | CallerId::Person(id) => id.as_u128(),
             CallerId::Address(Peer(IpAddr::V4(address))) => address.to_ipv6_mapped().to_bits(),
             CallerId::Address(Peer(IpAddr::V6(address))) => address.to_bits(),
         })

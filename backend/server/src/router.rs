@@ -148,7 +148,7 @@ const SPEC: Spec = Spec::open();
 async fn get_openapi(state: AppState) -> impl IntoResponse {
     let document = match state.config.auth {
         Auth::None => &DOCUMENT,
-        Auth::Keys => &WITH_KEYS,
+        Auth::Keys | Auth::Proxy => &WITH_KEYS,
     };
     ([(header::CONTENT_TYPE, "application/json")], document.as_str())
 }

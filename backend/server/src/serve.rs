@@ -5,7 +5,7 @@
 //! limits. When this loop stops, it first sends `connection: close` with every response.
 use crate::Config;
 use crate::admission::KeyedLimit;
-use crate::request::Peer;
+use crate::request::{Peer, RemoteAddress};
 use crate::telemetry::GaugeGuard;
 use axum::Router;
 use axum::http::{HeaderValue, header};
@@ -17,6 +17,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::io::{self, ErrorKind, IoSlice};
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -118,7 +119,7 @@ impl Connections {
                 unreachable!("the semaphore is never closed")
             };
             match listener.accept().await {
-                Ok((stream, address)) => self.open(stream, address.ip().into(), permit),
+                Ok((stream, address)) => self.open(stream, address.ip(), permit),
                 Err(error) if is_connection_error(&error) => {}
                 Err(error) => {
                     tracing::warn!(%error, "failed to accept a connection; retrying");
@@ -136,12 +137,13 @@ impl Connections {
             (self.permits.clone().try_acquire_owned(), listener.accept())
         {
             stream.set_nonblocking(true)?;
-            self.open(TcpStream::from_std(stream)?, address.ip().into(), permit);
+            self.open(TcpStream::from_std(stream)?, address.ip(), permit);
         }
         Ok(())
     }
 
-    fn open(&self, stream: TcpStream, peer: Peer, permit: OwnedSemaphorePermit) {
+    fn open(&self, stream: TcpStream, address: IpAddr, permit: OwnedSemaphorePermit) {
+        let peer = Peer::from(address);
         // The connection already holds a global permit. Waiting here would keep that permit from
         // other addresses.
         let Some(per_address) = self.per_address.try_acquire(peer) else {
@@ -156,6 +158,7 @@ impl Connections {
         let (router, shutdown) = (self.router.clone(), self.shutdown.clone());
         let service = service_fn(move |mut request: hyper::Request<Incoming>| {
             request.extensions_mut().insert(peer);
+            request.extensions_mut().insert(RemoteAddress(address));
             let (router, shutdown) = (router.clone(), shutdown.clone());
             async move {
                 let mut response: Response = router.oneshot(request).await?;

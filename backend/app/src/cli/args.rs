@@ -23,6 +23,7 @@ Images:
 
 Setup and maintenance:
   models       List, fetch and verify model packs; build TensorRT engines
+  doctor       Check the installation, and explain how to mend it
   gpu          Print the device of each operation and the reason; --test tests every device
   config       Check the configuration
   keys         Create, list and revoke API keys
@@ -35,6 +36,8 @@ Setup and maintenance:
   index        Show, build and verify the search index
   reembed      Recompute embeddings of other models, from the stored chips
   openapi      Print the OpenAPI document
+  completions  Print the completions for a shell
+  man          Write the manual pages into a folder
   health       Check whether a running service is ready
   help         Explain a command
 
@@ -94,6 +97,8 @@ pub enum Command {
     Bench(super::bench::BenchArgs),
     /// List, fetch and verify model packs; build TensorRT engines
     Models(super::models::ModelsArgs),
+    /// Check the installation; explain what is wrong, what it costs and how to mend it
+    Doctor(super::doctor::DoctorArgs),
     /// Print the device of each operation and the reason
     Gpu(super::gpu::GpuArgs),
     /// Check the configuration
@@ -130,6 +135,10 @@ pub enum Command {
     /// replaces embeddings batch by batch. If it is interrupted, the next run processes the
     /// remaining faces. Faces without a chip keep their embedding and are listed.
     Reembed(crate::cli::maintenance::ReembedArgs),
+    /// Print the completions for a shell
+    Completions(super::shell::CompletionsArgs),
+    /// Write the manual pages into a folder
+    Man(super::shell::ManArgs),
     /// Print the OpenAPI document
     Openapi,
     /// Check whether a running service is ready

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use store::StoreError;
 use store::collections::Collection;
-use store::keys::audit::{Action, AuditEntry};
+use store::keys::audit::{Action, Actor, AuditEntry};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use vision::Profile;
@@ -190,8 +190,7 @@ async fn audit(components: &Components, collection: Uuid, summary: &ImportSummar
     let entry = AuditEntry {
         action: Action::ImportSubjects,
         collection_id: Some(collection),
-        key_id: None,
-        request_id: None,
+        actor: Actor::default(),
         detail: json!(summary),
     };
     let mut tx = store.begin().await?;

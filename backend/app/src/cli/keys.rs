@@ -9,7 +9,7 @@ use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 use store::db::schema::OlderProgramPolicy;
-use store::keys::audit::{Action, AuditEntry};
+use store::keys::audit::{Action, Actor, AuditEntry};
 use store::keys::{ApiKey, NewKey, Scope};
 use store::{Store, StoreError};
 use time::{Duration, OffsetDateTime};
@@ -207,8 +207,7 @@ fn audit_entry(action: Action, key: &ApiKey) -> AuditEntry<'static> {
     AuditEntry {
         action,
         collection_id: key.collection_id,
-        key_id: None,
-        request_id: None,
+        actor: Actor::default(),
         detail: key.audit_detail(),
     }
 }

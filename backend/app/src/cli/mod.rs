@@ -5,6 +5,7 @@ mod backup;
 mod bench;
 mod config;
 mod detect;
+mod doctor;
 mod enrol;
 mod gpu;
 mod index;
@@ -14,6 +15,7 @@ mod maintenance;
 mod models;
 mod options;
 mod scan;
+mod shell;
 mod stream;
 mod up;
 mod watch;
@@ -92,7 +94,10 @@ pub async fn run(cli: Cli, sockets: ListenFd) -> Exit {
     let result = match load(&cli.global.sources()) {
         Ok(loaded) if cli.global.gpu_runtime => print_gpu_runtimes(cli.command.as_ref(), &loaded.settings),
         Ok(loaded) => start(cli, loaded, sockets).await,
-        Err(errors) => Err(errors.into()),
+        Err(errors) => match &cli.command {
+            Some(Command::Doctor(args)) => doctor::report_invalid_configuration(&errors, args),
+            _ => Err(errors.into()),
+        },
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {}", message_with_causes(&error));
@@ -156,6 +161,7 @@ async fn dispatch(cli: Cli, loaded: LoadedConfig, sockets: ListenFd) -> anyhow::
         Command::Detect(args) => detect::run(settings, args).await,
         Command::Bench(args) => bench::run(settings, args).await,
         Command::Models(args) => models::run(settings, args).await,
+        Command::Doctor(args) => doctor::run(&loaded, &args).await,
         Command::Gpu(args) => gpu::run(settings, args).await,
         Command::Config(args) => config::run(&loaded, args),
         Command::Sweep(args) => maintenance::sweep(settings, args).await,
@@ -167,6 +173,8 @@ async fn dispatch(cli: Cli, loaded: LoadedConfig, sockets: ListenFd) -> anyhow::
         Command::Watch(args) => watch::run(settings, args).await,
         Command::Index(args) => index::run(settings, args).await,
         Command::Reembed(args) => maintenance::reembed(settings, args).await,
+        Command::Completions(args) => shell::print_completions(&args),
+        Command::Man(args) => shell::write_manual(&args),
         Command::Openapi => output::print_json(&server::openapi()).map(|()| Exit::Success),
         Command::Health(args) => up::health(settings, args).await,
     }

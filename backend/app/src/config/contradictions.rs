@@ -2,6 +2,7 @@
 use super::{LoadedConfig, SearchIndex, Settings};
 use crate::config::ConfigError;
 use inference::{DeviceId, GpuBackend, Manifest, Operation, VIDEO_DECODING};
+use server::Auth;
 
 pub(super) fn find(loaded: &LoadedConfig) -> Vec<ConfigError> {
     let settings = &loaded.settings;
@@ -43,6 +44,7 @@ pub(super) fn find(loaded: &LoadedConfig) -> Vec<ConfigError> {
     errors.extend(check_devices(loaded));
     errors.extend(check_tensorrt(loaded));
     errors.extend(check_mqtt(loaded));
+    errors.extend(check_proxy(loaded));
     match Manifest::load(&settings.models.dir) {
         Err(error) => errors.push(ConfigError::Contradiction(error)),
         Ok(manifest) if manifest.pack(&settings.models.pack).is_none() => errors.push(ConfigError::Invalid {
@@ -169,6 +171,31 @@ fn check_mqtt(loaded: &LoadedConfig) -> Vec<ConfigError> {
     messages.into_iter().map(ConfigError::Contradiction).collect()
 }
 
+/// With `AUTH=proxy`, the service must know the proxies and the rights of groups.
+fn check_proxy(loaded: &LoadedConfig) -> Vec<ConfigError> {
+    let service = &loaded.settings.service;
+    if service.auth != Some(Auth::Proxy) {
+        return Vec::new();
+    }
+    let source = loaded.source("AUTH");
+    let mut messages = Vec::new();
+    if service.auth_proxy_addresses.is_empty() {
+        messages.push(format!(
+            "AUTH=proxy ({source}) needs AUTH_PROXY_ADDRESSES; allowed: the addresses of the proxies, like 10.0.0.5/32, comma-separated"
+        ));
+    }
+    if service.auth_proxy_groups.is_empty() {
+        messages.push(format!(
+            "AUTH=proxy ({source}) needs AUTH_PROXY_GROUPS; allowed: groups like editors=read+search@press,admins=all"
+        ));
+    }
+    if service.auth_proxy_user_header == service.auth_proxy_groups_header {
+        messages
+            .push("AUTH_PROXY_USER_HEADER and AUTH_PROXY_GROUPS_HEADER must be different headers".to_owned());
+    }
+    messages.into_iter().map(ConfigError::Contradiction).collect()
+}
+
 impl Settings {
     /// Fails if `HOST` can be reached from the network and `AUTH` is not set. Commands that listen
     /// on a port call it.
@@ -179,7 +206,7 @@ impl Settings {
         }
         Err(ConfigError::Contradiction(format!(
             "HOST={host} can be reached from the network, and AUTH is not set; \
-             allowed: a loopback address (127.0.0.1, ::1), AUTH=keys, or AUTH=none if another program controls access to the port"
+             allowed: a loopback address (127.0.0.1, ::1), AUTH=keys, AUTH=proxy, or AUTH=none if another program controls access to the port"
         )))
     }
 }

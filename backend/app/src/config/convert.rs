@@ -155,6 +155,12 @@ impl Settings {
     pub fn server(&self) -> server::Config {
         server::Config {
             auth: self.service.auth.unwrap_or_default(),
+            proxy: server::ProxyAuth {
+                addresses: self.service.auth_proxy_addresses.clone(),
+                user_header: self.service.auth_proxy_user_header.clone(),
+                groups_header: self.service.auth_proxy_groups_header.clone(),
+                groups: self.service.auth_proxy_groups.clone(),
+            },
             compat: self.service.compat.clone(),
             listen: self.service.host,
             public_hosts: self.service.public_hosts.clone(),

@@ -66,6 +66,7 @@ pub fn load(sources: &Sources) -> Result<LoadedConfig, ConfigErrors> {
     let Some(mut settings) = settings else { return Err(ConfigErrors(errors)) };
     settings.recipes = layers::read_recipes(sources)?;
     settings.root = sources.root();
+    settings.installed_by_pip = sources.packages.is_some();
     let resolved = resources::fill_in_library(&settings, resources::fill_in_performance(&settings, resolved));
     let loaded = LoadedConfig { settings, resolved };
     let contradictions = contradictions::find(&loaded);

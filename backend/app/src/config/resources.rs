@@ -81,7 +81,7 @@ impl Settings {
     }
 
     /// Returns whether an operation requests a GPU that `GPU_BACKEND` allows.
-    pub(super) fn requests_gpu(&self) -> bool {
+    pub(crate) fn requests_gpu(&self) -> bool {
         !self.gpu_operations().is_empty() && self.gpu.backend != GpuBackend::Cpu
     }
 

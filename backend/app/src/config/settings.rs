@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use pipeline::watch::mqtt::config::{Authorities, BrokerAddress, TopicPrefix};
 use pipeline::{Passes, StoredFaces, Thumbnails};
 use qdrant_index::Quantization;
-use server::{Auth, Compat, PublicHost};
+use server::{Auth, Compat, GroupRights, HeaderName, PublicHost};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use vision::Profile;
@@ -52,7 +52,7 @@ const EDGE_INDEX_ADVICE: &str = "set SEARCH_INDEX=pgvector or qdrant for all pro
     service deletes the files of the old index";
 const QUANTIZATIONS: &[(&str, Quantization)] = &[("none", Quantization::None), ("int8", Quantization::Int8)];
 const COMPAT: &[(&str, Compat)] = &[("compreface", Compat::CompreFace), ("deepstack", Compat::DeepStack)];
-const AUTH: &[(&str, Auth)] = &[("keys", Auth::Keys), ("none", Auth::None)];
+const AUTH: &[(&str, Auth)] = &[("keys", Auth::Keys), ("proxy", Auth::Proxy), ("none", Auth::None)];
 const PASSES: &[(&str, Passes)] =
     &[("single", Passes::Single), ("auto", Passes::Auto), ("thorough", Passes::Thorough)];
 const PROFILES: &[(&str, Profile)] =
@@ -101,9 +101,24 @@ settings! {
             /// `PORT`: Port to listen on. 0 selects any free port.
             port: u16 = PORT, "8080", number(0..=65535);
             /// `AUTH`: Who may call the API. keys: callers with an API key (`facecrawl keys
-            /// create`), within the scopes and the collection of the key. none: everyone who can
-            /// reach the port. Unset: like none, but `HOST` must be a loopback address.
+            /// create`), within the scopes and the collection of the key. proxy: also people whom a
+            /// proxy has signed on, within the rights of their groups. none: everyone who can reach
+            /// the port. Unset: like none, but `HOST` must be a loopback address.
             auth: Option<Auth> = AUTH, "", optional(choice(AUTH));
+            /// `AUTH_PROXY_ADDRESSES`: Addresses of the proxies that may name people, for
+            /// `AUTH=proxy`. The headers below are refused from all other addresses.
+            auth_proxy_addresses: Vec<IpNet> = AUTH_PROXY_ADDRESSES, "", list(typed("a range"), "address ranges like 10.0.0.5/32, comma-separated");
+            /// `AUTH_PROXY_USER_HEADER`: Header with the name of the person. Authelia and Caddy:
+            /// Remote-User; Authentik: X-Authentik-Username.
+            auth_proxy_user_header: HeaderName = AUTH_PROXY_USER_HEADER, "X-Forwarded-User", typed("the name of a header");
+            /// `AUTH_PROXY_GROUPS_HEADER`: Header with the groups of the person, separated by commas
+            /// or |. Authelia and Caddy: Remote-Groups; Authentik: X-Authentik-Groups.
+            auth_proxy_groups_header: HeaderName = AUTH_PROXY_GROUPS_HEADER, "X-Forwarded-Groups", typed("the name of a header");
+            /// `AUTH_PROXY_GROUPS`: What the members of each group may do, comma-separated:
+            /// GROUP=SCOPE+SCOPE@COLLECTION, or GROUP=all for all scopes and collections. The first
+            /// entry for a group of the person determines the collection; further entries for the
+            /// same collection add scopes.
+            auth_proxy_groups: Vec<GroupRights> = AUTH_PROXY_GROUPS, "", list(typed("a group"), "groups like editors=read+search@press,admins=all");
             /// `COMPAT`: APIs of other servers to offer too, comma-separated. compreface: the REST API
             /// of CompreFace under `/api/v1`. deepstack: the face API of DeepStack and
             /// CodeProject.AI under `/v1/vision/face`. Unset: none.

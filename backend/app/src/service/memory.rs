@@ -18,11 +18,11 @@ const FLOOR_DIVISOR: u64 = 16;
 
 /// Available and total memory in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     /// Free memory, and caches that the kernel can reclaim.
-    pub(super) available: u64,
+    pub(crate) available: u64,
     /// Memory of the machine, or the limit of the tightest control group.
-    pub(super) total: u64,
+    pub(crate) total: u64,
 }
 
 /// The number of images that may be processed concurrently.
@@ -107,7 +107,7 @@ pub(super) async fn adapt_slots(
 /// Returns the values that the kernel reports: the available memory of the machine, or less if a
 /// control group (version 2) of this process or one of its parents has less available. Returns
 /// `None` if there is no `/proc`.
-pub(super) fn read() -> Option<Memory> {
+pub(crate) fn read() -> Option<Memory> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let group_path = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
     read_from(Path::new("/proc/meminfo"), Path::new("/sys/fs/cgroup"), group_path)

@@ -3,7 +3,7 @@
 use crate::stage::{Stage, start_site};
 use queue::{NewJob, Queue};
 use serde_json::json;
-use store::keys::audit::{Action, AuditEntry};
+use store::keys::audit::{Action, Actor, AuditEntry};
 use store::keys::{NewKey, Scope};
 
 /// Creates a key for the collection `default`, or for all collections. Returns its secret.
@@ -268,8 +268,7 @@ async fn audit_log_filters_and_loads_more_on_scroll() {
     for number in 0..130 {
         let action = if number % 10 == 0 { Action::Erase } else { Action::Search };
         let detail = json!({"faces": number, "suppress": true, "face_id": uuid::Uuid::now_v7()});
-        let entry =
-            AuditEntry { action, collection_id: Some(default), key_id: None, request_id: None, detail };
+        let entry = AuditEntry { action, collection_id: Some(default), actor: Actor::default(), detail };
         store.audit().record(tx.conn(), &entry).await.unwrap();
     }
     tx.commit().await.unwrap();

@@ -6,7 +6,7 @@ use crate::domain::{ChangeError, CrawlError, TIME_SLICE, TimeSlice, jobs};
 use queue::{Claim, ClaimedJob, Handler, Queue, QueueError, RunEnd};
 use serde_json::json;
 use std::time::Duration;
-use store::keys::audit::{Action, AuditEntry};
+use store::keys::audit::{Action, Actor, AuditEntry};
 use store::{Blobs, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -56,8 +56,7 @@ impl EraseCollection {
             let entry = AuditEntry {
                 action: Action::EraseCollection,
                 collection_id: Some(collection),
-                key_id: None,
-                request_id: None,
+                actor: Actor::default(),
                 detail: json!({}),
             };
             self.store.audit().record(tx.conn(), &entry).await?;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::json;
 use store::Store;
 use store::erasures::deletion_log::Entry;
-use store::keys::audit::{Action, AuditEntry};
+use store::keys::audit::{Action, Actor, AuditEntry};
 use uuid::Uuid;
 
 /// Numbers of rows that were deleted again.
@@ -77,8 +77,7 @@ fn audit_entry(collection: Uuid, deletions: Reapplied) -> AuditEntry<'static> {
     AuditEntry {
         action: Action::EraseAgain,
         collection_id: Some(collection),
-        key_id: None,
-        request_id: None,
+        actor: Actor::default(),
         detail: json!(deletions),
     }
 }

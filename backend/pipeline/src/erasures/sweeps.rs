@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::json;
 use std::time::{Duration, Instant};
 use store::blobs::deletions::MAX_REPORTED_KEYS;
-use store::keys::audit::{Action, AuditEntry};
+use store::keys::audit::{Action, Actor, AuditEntry};
 use store::{Blobs, Store, StoreError};
 use time::OffsetDateTime;
 
@@ -113,8 +113,7 @@ impl Maintenance {
                     let entry = AuditEntry {
                         action: Action::Expire,
                         collection_id: Some(collection),
-                        key_id: None,
-                        request_id: None,
+                        actor: Actor::default(),
                         detail: json!({"images": expired.images, "faces": expired.faces, "videos": expired.videos,
                                        "crawls": expired.crawls}),
                     };
@@ -149,8 +148,7 @@ impl Maintenance {
                 let entry = AuditEntry {
                     action: Action::Expire,
                     collection_id: Some(collection),
-                    key_id: None,
-                    request_id: None,
+                    actor: Actor::default(),
                     detail: json!({"images": expired.images, "videos": expired.videos, "streams": true}),
                 };
                 self.store.audit().record(tx.conn(), &entry).await?;
@@ -173,8 +171,7 @@ impl Maintenance {
             let entry = AuditEntry {
                 action: Action::EndWatchlist,
                 collection_id: Some(*collection),
-                key_id: None,
-                request_id: None,
+                actor: Actor::default(),
                 detail: json!({"watchlist_id": watchlist}),
             };
             self.store.audit().record(tx.conn(), &entry).await?;

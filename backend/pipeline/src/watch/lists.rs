@@ -6,7 +6,7 @@ use crawler::{Fetcher, GuardError};
 use domain::WatchNotify;
 use serde_json::json;
 use std::time::{Duration, Instant};
-use store::keys::audit::{Action, AuditEntry};
+use store::keys::audit::{Action, Actor, AuditEntry};
 use store::watch::{MAX_WATCHED, NewWatchlist, Watched, Watchlist};
 use store::{Store, StoreError, retried};
 use time::OffsetDateTime;
@@ -55,14 +55,6 @@ pub struct WatchlistRequest {
     pub expires_at: Option<OffsetDateTime>,
     pub subjects: Vec<Uuid>,
     pub faces: Vec<Uuid>,
-}
-
-/// Who changes a watchlist, for the audit log.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Actor<'a> {
-    /// `None` for commands, and for a service without keys.
-    pub key_id: Option<Uuid>,
-    pub request_id: Option<&'a str>,
 }
 
 /// The response to a message that tests a webhook.
@@ -135,8 +127,7 @@ impl Watchlists<'_> {
             let entry = AuditEntry {
                 action: Action::CreateWatchlist,
                 collection_id: Some(collection),
-                key_id: actor.key_id,
-                request_id: actor.request_id,
+                actor,
                 detail,
             };
             self.store.audit().record(tx.conn(), &entry).await?;

@@ -1,4 +1,5 @@
-// The rights of this tab: those of its key, or all rights if the service requires no keys.
+// The rights of this tab: those of its key or of the person whom a proxy named, or all rights if the
+// service requires no keys.
 import { get } from "./api.js";
 
 let own = null;
@@ -12,8 +13,8 @@ export const load = async () => (own = await get("/keys/current").catch(() => nu
 /** Returns whether the service requires keys. */
 export const asksForKeys = () => own?.asks_for_keys ?? true;
 
-/** Returns the key of this tab as the service describes it, or null if there is none. */
-export const ownKey = () => own?.key ?? null;
+/** Returns the key of this tab, or the person, as the service describes them; null without both. */
+export const ownKey = () => own?.key ?? own?.person ?? null;
 
 /** Returns whether requests with this scope are allowed. */
-export const may = (scope) => !own?.key || own.key.scopes.includes(scope);
+export const may = (scope) => ownKey()?.scopes.includes(scope) ?? true;

@@ -1,6 +1,6 @@
 //! The layers that decide whether a request is allowed: hosts and origins, keys and scopes.
 use super::Api;
-use crate::auth::{Caller, check_scope, has_key, take_key};
+use crate::auth::{Caller, check_person_scope, check_scope, has_key, take_key};
 use crate::config::{Auth, Config};
 use crate::extract::discard_body;
 use crate::hosts::{Authority, Origin};
@@ -18,7 +18,8 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 ///
 /// The `Host` header must contain a name of this service. A change must come from a page of this
 /// service, or from a client that is not a browser. If keys are used, nothing is checked: a page of
-/// another site cannot know a key, and the service uses no cookies.
+/// another site cannot know a key, and the service uses no cookies. A proxy that signs people on
+/// uses cookies, so requests without a key are checked then.
 pub(crate) async fn check_host(State(api): State<Api>, request: Request, next: Next) -> Response {
     match check_request(&api.state.config, &api.operations, &request) {
         Ok(()) => next.run(request).await,
@@ -32,7 +33,12 @@ pub(crate) async fn check_host(State(api): State<Api>, request: Request, next: N
 
 fn check_request(config: &Config, operations: &Operations, request: &Request) -> Result<()> {
     let (method, uri, headers) = (request.method(), request.uri(), request.headers());
-    if config.auth != Auth::None {
+    let uses_key = match config.auth {
+        Auth::None => false,
+        Auth::Keys => true,
+        Auth::Proxy => has_key(headers),
+    };
+    if uses_key {
         return Ok(());
     }
     // This layer runs before routing. The lookup works because a path without parameters equals its
@@ -121,7 +127,7 @@ fn header_values<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Vec<&'a str> 
 pub(crate) async fn authenticate(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let caller = match api.state.config.auth {
         Auth::None => Caller::unrestricted(&api.state.services.store),
-        Auth::Keys => match admit(&api, &mut request).await {
+        Auth::Keys | Auth::Proxy => match admit(&api, &mut request).await {
             Ok(caller) => caller,
             Err(error) => return error.into_response(),
         },
@@ -150,6 +156,19 @@ async fn admit(api: &Api, request: &mut Request) -> Result<Caller> {
         ApiError::new(Code::MethodNotAllowed, format!("{method} is not allowed at {path}"))
     })?;
     let access = operation.spec.access;
+    let person = match api.state.config.auth {
+        Auth::Proxy if access != Access::Open => {
+            let remote = request.extensions().get().copied();
+            api.state.config.proxy.take_person(store, request.headers_mut(), remote).await?
+        }
+        Auth::Proxy | Auth::Keys | Auth::None => None,
+    };
+    if let Some(person) = person.filter(|_| !has_key(request.headers())) {
+        if let Access::Needs(scope) | Access::NeedsInForm(scope) = access {
+            check_person_scope(&person, scope)?;
+        }
+        return Ok(Caller::with_person(store, person));
+    }
     if matches!(access, Access::NeedsInForm(_)) && !has_key(request.headers()) {
         return Ok(Caller::without_access(store));
     }

@@ -39,6 +39,8 @@ struct ListParams {
     /// Only records of this key.
     #[serde(deserialize_with = "uuid")]
     key_id: Option<Uuid>,
+    /// Only records of the person whom a proxy named so (`AUTH=proxy`).
+    person: Option<String>,
     /// Only records of this action, such as `face.search` or `collection.delete`.
     #[param(value_type = Option<ActionName>, inline, example = "face.search")]
     action: Option<String>,
@@ -74,9 +76,12 @@ struct RecordView {
     /// Name of the collection while it exists.
     #[schema(example = "default")]
     collection: Option<String>,
-    /// The key; null for an action of the command line or of the service itself, or if the service
-    /// requires no keys.
+    /// The key; null for an action of the command line or of the service itself, or if the caller
+    /// had none.
     key_id: Option<Uuid>,
+    /// The person whom a proxy named (`AUTH=proxy`); null without one.
+    #[schema(example = "ada@example.org")]
+    person: Option<String>,
     /// Id of the request that caused the action.
     #[schema(example = "0198f1c2-3a55-7c30-9d35-6a2f5d0f6a11")]
     request_id: Option<String>,
@@ -94,6 +99,7 @@ impl From<AuditRecord> for RecordView {
             collection_id: record.collection_id,
             collection: record.collection,
             key_id: record.api_key_id,
+            person: record.person,
             request_id: record.request_id,
             detail: record.detail,
         }
@@ -129,11 +135,12 @@ async fn list_audit(caller: Caller, Query(params): Query<ListParams>) -> Result<
     let filter = AuditFilter {
         collection_id,
         key_id: params.key_id,
+        person: params.person,
         action,
         since: params.since,
         until: params.until,
     };
-    let list = List::new("audit", filter);
+    let list = List::new("audit", &filter);
     let before = list.decode_cursor(params.cursor.as_deref())?;
     let mut rows = caller.store().audit().list(&filter, before, limit + 1).await?;
     let next_cursor = list.paginate(&mut rows, limit, |record| record.id);

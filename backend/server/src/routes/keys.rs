@@ -1,5 +1,5 @@
 //! Operations on API keys. A caller with the scope `keys` creates, lists and revokes keys.
-use crate::auth::{Caller, insufficient};
+use crate::auth::{Caller, Person, insufficient};
 use crate::extract::{Bounded, Id, Json as JsonBody, List, Query, time};
 use crate::operation::{Access, Routes, Spec};
 use crate::routes::shared::values::ShortText;
@@ -100,27 +100,56 @@ impl From<ApiKey> for KeyView {
     }
 }
 
-/// Returns the calling key for changes of keys. If the service requires no keys, changes of keys
+/// Checks that keys may be changed. If the service requires no keys, changes of keys
 /// fail. Otherwise anyone could create a key that still works after keys are required.
 ///
 /// # Errors
 /// Fails with 409 if the service requires no keys.
-fn calling_key(caller: &Caller) -> Result<&ApiKey> {
-    caller.key().ok_or_else(|| {
+fn check_has_identity(caller: &Caller) -> Result<()> {
+    if caller.key().is_some() || caller.person().is_some() {
+        return Ok(());
+    }
+    Err({
         let message = "this service runs with AUTH=none, so keys cannot be changed over HTTP; use `facecrawl keys` on the host of the service";
-        ApiError::new(Code::Conflict, message).allowed(["facecrawl keys create", "facecrawl keys revoke", "AUTH=keys"])
+        ApiError::new(Code::Conflict, message).allowed([
+            "facecrawl keys create",
+            "facecrawl keys revoke",
+            "AUTH=keys",
+        ])
     })
 }
 
 /// The key of a call.
 #[derive(Serialize, ToSchema)]
 struct CurrentKey {
-    /// Whether this service requires keys (`AUTH=keys`). If it does not, every caller has all
-    /// permissions except creating and revoking keys.
+    /// Whether this service requires keys (`AUTH=keys` or `AUTH=proxy`). If it does not, every
+    /// caller has all permissions except creating and revoking keys.
     #[schema(example = true)]
     asks_for_keys: bool,
-    /// The key of this call; null if the service requires no keys.
+    /// The key of this call; null if it has none.
     key: Option<KeyView>,
+    /// The person whom a proxy named (`AUTH=proxy`); null with a key.
+    person: Option<PersonView>,
+}
+
+/// A person whom a proxy named.
+#[derive(Serialize, ToSchema)]
+#[schema(example = json!({"name": "ada@example.org", "collection": "press", "scopes": ["read", "search"]}))]
+struct PersonView {
+    /// The name that the proxy sent.
+    name: String,
+    /// The collection that the person can access; null means every collection.
+    collection: Option<String>,
+    /// What the groups of the person allow.
+    #[schema(value_type = Vec<ScopeName>)]
+    scopes: Vec<Scope>,
+}
+
+impl From<&Person> for PersonView {
+    fn from(person: &Person) -> Self {
+        let collection = person.collection.as_ref().map(|(_, name)| name.clone());
+        Self { name: person.name.clone(), collection, scopes: person.scopes.clone() }
+    }
 }
 
 const CURRENT: Spec = Spec::new(Access::AnyKey);
@@ -131,8 +160,8 @@ const CURRENT: Spec = Spec::new(Access::AnyKey);
     responses((status = 200, description = "The key", body = CurrentKey)),
 )]
 async fn get_current_key(caller: Caller) -> Json<CurrentKey> {
-    let key = caller.key().cloned().map(KeyView::from);
-    Json(CurrentKey { asks_for_keys: key.is_some(), key })
+    let (key, person) = (caller.key().cloned().map(KeyView::from), caller.person().map(PersonView::from));
+    Json(CurrentKey { asks_for_keys: key.is_some() || person.is_some(), key, person })
 }
 
 /// Selects the page of keys.
@@ -231,7 +260,7 @@ async fn create_key(
     caller: Caller,
     JsonBody(body): JsonBody<CreateKey>,
 ) -> Result<(StatusCode, Json<CreatedKey>)> {
-    let creator = calling_key(&caller)?;
+    check_has_identity(&caller)?;
     let store = caller.store();
     let mut scopes = body.scopes;
     scopes.sort_unstable();
@@ -245,10 +274,10 @@ async fn create_key(
         scopes,
         requests_per_minute: body.requests_per_minute.and_then(|rate| i32::try_from(rate.get()).ok()),
         expires_at: body.expires_at,
-        made_by: Some(creator.id),
+        made_by: caller.key().map(|key| key.id),
     };
     new.check().map_err(|error| ApiError::new(Code::InvalidField, error.sentence).field(error.field))?;
-    check_grant(creator, &new)?;
+    check_grant(&Grantor::new(&caller), &new)?;
     let (key, secret) = retried("create_key", || async {
         let mut tx = store.begin().await?;
         let (key, secret) = store.keys().create(tx.conn(), &new).await?;
@@ -260,15 +289,45 @@ async fn create_key(
     Ok((StatusCode::CREATED, Json(CreatedKey { secret, key: key.into() })))
 }
 
-/// Rejects a key that allows more than the calling key: another scope, another collection, a higher
+/// The limits of the keys that a caller can create.
+struct Grantor<'a> {
+    scopes: &'a [Scope],
+    collection: Option<&'a str>,
+    requests_per_minute: Option<i32>,
+    expires_at: Option<OffsetDateTime>,
+}
+
+impl<'a> Grantor<'a> {
+    fn new(caller: &'a Caller) -> Self {
+        match (caller.key(), caller.person()) {
+            (Some(key), _) => Self {
+                scopes: &key.scopes,
+                collection: key.collection.as_deref(),
+                requests_per_minute: key.requests_per_minute,
+                expires_at: key.expires_at,
+            },
+            (None, Some(person)) => Self {
+                scopes: &person.scopes,
+                collection: person.collection.as_ref().map(|(_, name)| name.as_str()),
+                requests_per_minute: None,
+                expires_at: None,
+            },
+            (None, None) => {
+                Self { scopes: &[], collection: None, requests_per_minute: None, expires_at: None }
+            }
+        }
+    }
+}
+
+/// Rejects a key that allows more than its creator: another scope, another collection, a higher
 /// rate or a later expiry.
-fn check_grant(creator: &ApiKey, new: &NewKey) -> Result<()> {
+fn check_grant(creator: &Grantor<'_>, new: &NewKey) -> Result<()> {
     let refuse = |field: &str, message: String| insufficient(Scope::Keys, message).field(field);
-    if let Some(scope) = new.scopes.iter().find(|scope| !creator.allows(**scope)) {
+    if let Some(scope) = new.scopes.iter().find(|scope| !creator.scopes.contains(scope)) {
         let message = format!("scopes: the calling key does not have the scope {scope} and cannot grant it");
         return Err(refuse("scopes", message).allowed(creator.scopes.iter().map(|scope| scope.as_str())));
     }
-    if let (Some(limit), None) = (&creator.collection, new.collection_id) {
+    if let (Some(limit), None) = (creator.collection, new.collection_id) {
         let message =
             "collection: a key for one collection cannot create a key for all collections".to_owned();
         return Err(refuse("collection", message).allowed([limit]));
@@ -334,7 +393,7 @@ async fn revoke_key(
     Id(id): Id,
     Query(params): Query<RevokeParams>,
 ) -> Result<Json<RevokedKey>> {
-    calling_key(&caller)?;
+    check_has_identity(&caller)?;
     let store = caller.store();
     let revocation = retried("revoke_key", || async {
         let mut tx = store.begin().await?;

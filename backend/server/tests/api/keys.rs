@@ -210,7 +210,10 @@ async fn caller_can_read_scopes_of_own_key() {
 async fn service_without_required_keys_rejects_key_changes() {
     let app = App::spawn().await;
     let (key_row, _) = app.create_key(None, &[Scope::Read]).await;
-    assert_eq!(app.get_ok("/keys/current").await, json!({"asks_for_keys": false, "key": null}));
+    assert_eq!(
+        app.get_ok("/keys/current").await,
+        json!({"asks_for_keys": false, "key": null, "person": null})
+    );
     assert_eq!(app.get_ok("/keys").await["keys"][0]["id"], json!(key_row.id));
     let body = json!({"name": "a", "collection": null, "scopes": ["read"]});
     for (path, body) in [("/keys".to_owned(), Some(&body)), (format!("/keys/{}/revoke", key_row.id), None)] {

@@ -28,6 +28,7 @@ mod origins;
 mod page;
 mod people;
 mod problems;
+mod proxy;
 mod shares;
 mod streams;
 mod system;

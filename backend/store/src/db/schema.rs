@@ -16,6 +16,7 @@ use sqlx::migrate::{AppliedMigration, Migrate, MigrateError, Migration, Migrator
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 use std::time::{Duration, Instant};
+use time::OffsetDateTime;
 
 static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations");
 
@@ -106,6 +107,19 @@ impl SchemaLock {
     }
 }
 
+/// Facts about a database.
+#[derive(Clone, Debug)]
+pub struct DatabaseFacts {
+    /// Version of Postgres, such as `18.4`.
+    pub server_version: String,
+    /// Version of the extension, if it is installed.
+    pub pgvector: Option<String>,
+    /// Number of the newest migration; `None` if the database has no schema of this program.
+    pub schema_version: Option<i64>,
+    /// Time of the server.
+    pub time: OffsetDateTime,
+}
+
 /// A handle to the schema; see [`crate::Store::schema`].
 #[derive(Clone, Copy, Debug)]
 pub struct Schema<'a>(pub(crate) &'a PgPool);
@@ -166,6 +180,23 @@ impl Schema<'_> {
         )
         .fetch_one(self.0)
         .await?)
+    }
+
+    /// Returns facts about the server and the schema. Changes nothing.
+    pub async fn facts(self) -> Result<DatabaseFacts, StoreError> {
+        let (server_version, pgvector, time): (String, Option<String>, OffsetDateTime) = sqlx::query_as(
+            "select current_setting('server_version'),
+                    (select extversion from pg_extension where extname = 'vector'), clock_timestamp()",
+        )
+        .fetch_one(self.0)
+        .await?;
+        let schema_version = if self.exists().await? {
+            let mut conn = connect(self.0.connect_options().as_ref()).await?;
+            Some(newest_applied(&conn.list_applied_migrations(&MIGRATIONS.table_name).await?))
+        } else {
+            None
+        };
+        Ok(DatabaseFacts { server_version, pgvector, schema_version, time })
     }
 
     /// Checks that the schema matches this program, for commands that do not migrate.

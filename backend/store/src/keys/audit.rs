@@ -1,6 +1,7 @@
 //! The audit log: searches, deletions, and changes of keys and collections. A record states the
 //! action, the key, the collection and the time. It contains no embedding, no image and no address.
 use crate::StoreError;
+use crate::db::values::{to_storable, without_nul};
 use crate::store::Audit;
 use serde_json::Value;
 use sqlx::{FromRow, PgConnection, Postgres, QueryBuilder};
@@ -97,14 +98,22 @@ actions! {
     PreviewErasure = "erasure.preview";
 }
 
+/// Who did something. The default stands for commands and for the service's own actions.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Actor<'a> {
+    /// The key; `None` without one.
+    pub key_id: Option<Uuid>,
+    /// The name of the person whom a proxy named; `None` without one.
+    pub person: Option<&'a str>,
+    pub request_id: Option<&'a str>,
+}
+
 #[derive(Clone, Debug)]
 pub struct AuditEntry<'a> {
     pub action: Action,
     /// The collection; `None` if the action concerns no single collection.
     pub collection_id: Option<Uuid>,
-    /// The key; `None` for commands, the service's own actions, and a service without keys.
-    pub key_id: Option<Uuid>,
-    pub request_id: Option<&'a str>,
+    pub actor: Actor<'a>,
     /// An object with numbers, ids and settings. It contains no personal data.
     pub detail: Value,
 }
@@ -118,16 +127,19 @@ pub struct AuditRecord {
     /// The collection's name, while the collection exists.
     pub collection: Option<String>,
     pub api_key_id: Option<Uuid>,
+    /// The name of the person whom a proxy named.
+    pub person: Option<String>,
     pub request_id: Option<String>,
     /// The action: a name of [`Action`], or one that an earlier version wrote.
     pub action: String,
     pub detail: Value,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub struct AuditFilter {
     pub collection_id: Option<Uuid>,
     pub key_id: Option<Uuid>,
+    pub person: Option<String>,
     pub action: Option<Action>,
     /// Only records at or after this time.
     pub since: Option<OffsetDateTime>,
@@ -140,11 +152,13 @@ impl Audit<'_> {
     /// committed or neither is.
     pub async fn record(self, conn: &mut PgConnection, entry: &AuditEntry<'_>) -> Result<(), StoreError> {
         sqlx::query(
-            "insert into audit_log (collection_id, api_key_id, request_id, action, detail) values ($1, $2, $3, $4, $5)",
+            "insert into audit_log (collection_id, api_key_id, person, request_id, action, detail)
+             values ($1, $2, $3, $4, $5, $6)",
         )
         .bind(entry.collection_id)
-        .bind(entry.key_id)
-        .bind(entry.request_id)
+        .bind(entry.actor.key_id)
+        .bind(to_storable(entry.actor.person))
+        .bind(entry.actor.request_id)
         .bind(entry.action.as_str())
         .bind(&entry.detail)
         .execute(conn)
@@ -160,7 +174,7 @@ impl Audit<'_> {
         limit: i64,
     ) -> Result<Vec<AuditRecord>, StoreError> {
         let mut query = QueryBuilder::<Postgres>::new(
-            "select a.id, a.at, a.collection_id, c.name as collection, a.api_key_id, a.request_id, a.action, a.detail
+            "select a.id, a.at, a.collection_id, c.name as collection, a.api_key_id, a.person, a.request_id, a.action, a.detail
              from audit_log a left join collections c on c.id = a.collection_id and c.deleting_at is null where true",
         );
         for collection in [self.0.collection_scope, filter.collection_id].into_iter().flatten() {
@@ -168,6 +182,9 @@ impl Audit<'_> {
         }
         if let Some(key) = filter.key_id {
             query.push(" and a.api_key_id = ").push_bind(key);
+        }
+        if let Some(person) = &filter.person {
+            query.push(" and a.person = ").push_bind(without_nul(person));
         }
         if let Some(action) = filter.action {
             query.push(" and a.action = ").push_bind(action.as_str());

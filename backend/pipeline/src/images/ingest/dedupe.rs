@@ -18,7 +18,7 @@ use crate::{Analysis, AnalyzeOptions};
 use inference::{Embedding, Priority};
 use serde_json::json;
 use store::images::Image;
-use store::keys::audit::{Action, AuditEntry};
+use store::keys::audit::{Action, Actor, AuditEntry};
 use store::{StoreError, StoredFace, Tx};
 use uuid::Uuid;
 use vision::{Frame, PerceptualHashes, Rect};
@@ -256,13 +256,8 @@ impl Ingest {
             records.push((Action::KeepBesideLarger, detail));
         }
         for (action, detail) in records {
-            let entry = AuditEntry {
-                action,
-                collection_id: Some(collection),
-                key_id: None,
-                request_id: None,
-                detail,
-            };
+            let entry =
+                AuditEntry { action, collection_id: Some(collection), actor: Actor::default(), detail };
             self.faces.store.audit().record(tx.conn(), &entry).await?;
         }
         Ok(())

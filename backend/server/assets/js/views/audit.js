@@ -11,7 +11,7 @@ import { may } from "../session.js";
 import { table } from "../table.js";
 import { busy, button, empty, field, heading, linkButton, toast } from "../ui.js";
 
-const HEADS = ["When", "What", "Collection", "Key", "Details"];
+const HEADS = ["When", "What", "Collection", "Who", "Details"];
 const MOST_SAVED = 10_000;
 
 export function show(page, { query, signal }) {
@@ -19,7 +19,7 @@ export function show(page, { query, signal }) {
   const where = select(query.collection, [["", "All"], ...collections.collections().map(({ name }) => [name, name])]);
   const [since, until] = [query.since, query.until].map((value) => h("input", { type: "date", value: value ?? "" }));
   const [list, end] = [h("div.panel"), h("div.end")];
-  const filters = () => ({ action: what.value, collection: where.value, since: since.value, until: until.value, key_id: query.key_id });
+  const filters = () => ({ action: what.value, collection: where.value, since: since.value, until: until.value, key_id: query.key_id, person: query.person });
   const params = () => ({ ...filters(), since: midnight(since.value, 0), until: midnight(until.value, 1) });
   let names = Promise.resolve(new Map());
   let rows = null;
@@ -51,7 +51,8 @@ export function show(page, { query, signal }) {
   page.append(
     heading("Audit log", download),
     h("div.filters", {}, field("What", what), field("Collection", where), field("From", since), field("To", until),
-      query.key_id && linkButton("Records of one key", href("/audit"), { symbol: "close", "aria-label": "Records of one key. Show all" })),
+      query.key_id && linkButton("Records of one key", href("/audit"), { symbol: "close", "aria-label": "Records of one key. Show all" }),
+      query.person && linkButton(`Records of ${query.person}`, href("/audit"), { symbol: "close", "aria-label": `Records of ${query.person}. Show all` })),
     list, end);
   if (may("keys")) names = get("/keys", { limit: 1000 }, signal).then(({ keys }) => new Map(keys.map(({ id, name }) => [id, name])), () => new Map());
   begin();
@@ -86,7 +87,8 @@ function cells(record, known) {
     h("span.when", { title: record.at }, time(record.at)),
     h("span", { title: record.action }, action(record.action)),
     record.collection ? h("a", { href: href(`/collections/${record.collection}`) }, record.collection) : h("span.quiet", {}, record.collection_id ? "deleted" : "–"),
-    record.key_id ? h("a.held-by", { href: href("/audit", { key_id: record.key_id }), title: record.key_id }, known.get(record.key_id) ?? `${record.key_id.slice(0, 8)}…`) : h("span.quiet", {}, "none"),
+    record.person ? h("a.held-by", { href: href("/audit", { person: record.person }) }, record.person)
+      : record.key_id ? h("a.held-by", { href: href("/audit", { key_id: record.key_id }), title: record.key_id }, known.get(record.key_id) ?? `${record.key_id.slice(0, 8)}…`) : h("span.quiet", {}, "none"),
     h("span.details", {}, Object.entries(record.detail).filter(([, value]) => value !== null).map(([name, value]) => h("span", {}, h("span.quiet", {}, `${title(name)} `), valueText(value)))),
   ];
 }
@@ -98,5 +100,5 @@ const valueText = (value) => {
   return /^[0-9a-f]{8}-[0-9a-f-]{27}$/.test(text) ? h("code", { title: text }, `${text.slice(0, 8)}…`) : text;
 };
 
-const sheet = (records) => csv([["id", "at", "action", "collection", "key_id", "request_id", "detail"],
-  ...records.map((one) => [one.id, one.at, one.action, one.collection ?? one.collection_id, one.key_id, one.request_id, JSON.stringify(one.detail)])]);
+const sheet = (records) => csv([["id", "at", "action", "collection", "key_id", "person", "request_id", "detail"],
+  ...records.map((one) => [one.id, one.at, one.action, one.collection ?? one.collection_id, one.key_id, one.person, one.request_id, JSON.stringify(one.detail)])]);

@@ -147,7 +147,7 @@ impl CrawlView {
     /// of the webhook, because such an address can contain a token.
     pub(super) fn new(caller: &Caller, snapshot: Snapshot) -> Self {
         let Snapshot { mut crawl, progress } = snapshot;
-        if caller.key().is_some_and(|key| !key.allows(Scope::Write)) {
+        if !caller.allows(Scope::Write) {
             mask_webhook(&mut crawl.options);
         }
         let page = |state| progress.pages.get(&state).copied().unwrap_or_default();

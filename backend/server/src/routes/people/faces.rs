@@ -124,7 +124,7 @@ pub(super) async fn remove_subject_face(
     Query(params): Query<EnrolledImagesParams>,
 ) -> Result<Response> {
     let delete = matches!(params.enrolled_images.unwrap_or_default(), Enrolled::Delete);
-    if delete && caller.key().is_some_and(|key| !key.allows(Scope::Erase)) {
+    if delete && !caller.allows(Scope::Erase) {
         let detail = "this deletes images that were sent for enrolment, which requires the scope erase; \
                       send enrolled_images=keep to remove the face and keep the image";
         return Err(insufficient(Scope::Erase, detail));

@@ -11,7 +11,7 @@ use axum::response::Response;
 use domain::WatchNotify;
 use pipeline::profile_name;
 use pipeline::watch::lists::{
-    Actor, WatchlistRequest, Watchlists, check_expiry, check_ids, check_name, check_purpose,
+    WatchlistRequest, Watchlists, check_expiry, check_ids, check_name, check_purpose,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
@@ -188,8 +188,7 @@ pub(super) async fn create_watchlist(
     };
     let collection = caller.collection(body.collection.as_deref()).await?;
     let request_id = request::id();
-    let actor = Actor { key_id: caller.key().map(|key| key.id), request_id: Some(&request_id) };
-    let created = lists(&state, &caller).create(actor, collection.id, request).await?;
+    let created = lists(&state, &caller).create(caller.actor(&request_id), collection.id, request).await?;
     let location = format!("/watchlists/{}", created.id);
     with_location(StatusCode::CREATED, &location, WatchlistView::new(&state, created))
 }
