@@ -8,9 +8,8 @@ import sys
 from environments import ROOT
 
 PAGE = ROOT / "docs/how-to/CLIENTS.md"
-TOOLS = ROOT / ".runtime/fuzz-node"
-PACKAGES = ["typescript@5.9.3", "openapi-typescript@7.13.0", "@types/node@20.19.43"]
-OPTIONS = ["--strict", "--target", "es2022", "--module", "esnext", "--moduleResolution", "bundler", "--lib", "es2023,dom,dom.iterable,dom.asynciterable", "--types", "node"]
+TYPESCRIPT = ROOT / "clients/typescript"
+OPTIONS = ["--strict", "--target", "es2022", "--module", "nodenext", "--types", "node"]
 
 
 def clients(base, secret, folder, address, pictures):
@@ -19,13 +18,14 @@ def clients(base, secret, folder, address, pictures):
     folder.mkdir()
     for name, picture in zip(("portrait.jpg", "team.jpg"), pictures):
         shutil.copy(picture, folder / name)
-    environment = os.environ | {"FACECRAWL_URL": base}
+    client = {"PYTHONPATH": str(ROOT / "clients/python/src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | client | {"FACECRAWL_URL": base}
     if secret:
         environment["FACECRAWL_KEY"] = secret
     programs = {"Python": python, "TypeScript": typescript}
     good = True
     for name, program in programs.items():
-        command = program(base, folder, address)
+        command = program(folder, address)
         if command is None:
             print(f"fuzz-api: skipped the {name} of {PAGE.name}: Node 20 with npm or a package is missing", file=sys.stderr)
         elif not runs(command, cwd=folder, env=environment):
@@ -49,42 +49,25 @@ def blocks(language, address):
     return "\n".join(found).replace("https://example.org", address)
 
 
-def python(_, folder, address):
+def python(folder, address):
     (folder / "clients.py").write_text(blocks("python", address))
     return [sys.executable, "clients.py"]
 
 
-def typescript(base, folder, address):
-    """Checks the TypeScript code against the types of the OpenAPI document. Returns the command
-    that runs the compiled code."""
-    version = subprocess.run(["node", "--version"], capture_output=True, text=True).stdout if shutil.which("node") else ""
-    if not shutil.which("npm") or not version.startswith("v") or int(version[1:].split(".")[0]) < 20 or not install():
+def typescript(folder, address):
+    """Checks the TypeScript code against the types of the client. Returns the command that runs the
+    compiled code, or None if TypeScript is not available."""
+    status = subprocess.run([ROOT / "scripts/test-typescript-client", "--build"]).returncode
+    if status == 3:
         return None
-    (folder / "node_modules").symlink_to(TOOLS / "node_modules")
+    if status:
+        sys.exit("fuzz-api: the TypeScript client cannot be compiled")
+    packages = folder / "node_modules"
+    packages.mkdir()
+    (packages / "facecrawl").symlink_to(TYPESCRIPT)
+    (packages / "@types").symlink_to(TYPESCRIPT / "node_modules/@types")
     (folder / "package.json").write_text('{"type": "module"}')
     (folder / "clients.ts").write_text(blocks("ts", address))
-    binaries = TOOLS / "node_modules/.bin"
-    generate = [binaries / "openapi-typescript", f"{base}/openapi.json", "--output", "facecrawl.d.ts"]
-    check = [binaries / "tsc", *OPTIONS, "clients.ts"]
-    if not all(runs(command, cwd=folder) for command in (generate, check)):
-        sys.exit(f"fuzz-api: the types of {PAGE.name} do not match the document")
+    if not runs([TYPESCRIPT / "node_modules/.bin/tsc", *OPTIONS, "clients.ts"], cwd=folder):
+        sys.exit(f"fuzz-api: the TypeScript of {PAGE.name} does not match the client")
     return ["node", "clients.js"]
-
-
-def install():
-    """Installs TypeScript if it is missing or has a different version. Returns whether it is
-    available."""
-    marker, wanted = TOOLS / ".complete", "\n".join(PACKAGES)
-    if marker.exists() and marker.read_text() == wanted:
-        return True
-    print("fuzz-api: fetching TypeScript (once)", file=sys.stderr)
-    shutil.rmtree(TOOLS, ignore_errors=True)
-    TOOLS.mkdir(parents=True)
-    # No lock file is written, because it would contain the address of a registry. The three
-    # packages are pinned, and are only used to check and print.
-    quick = ["--fetch-retries=1", "--fetch-timeout=30000"]
-    command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts", *quick, *PACKAGES]
-    if subprocess.run(command, cwd=TOOLS).returncode:
-        return False
-    marker.write_text(wanted)
-    return True

@@ -34,9 +34,9 @@ pub(crate) async fn with_deadline<T>(deadline: Instant, future: impl Future<Outp
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemoteAddress(pub(crate) IpAddr);
 
-/// Identifies the remote address of a connection for limits. IPv6 addresses are truncated to the first 64 bits,
-/// because one host usually controls such a network completely. Behind a proxy, the remote address
-/// is that of the proxy. Headers are not used, because any caller can forge them.
+/// Identifies the remote address of a connection for limits. IPv6 addresses are truncated to the
+/// first 64 bits, because one host usually controls such a network completely. Behind a proxy, the
+/// remote address is that of the proxy. Headers are not used, because any caller can forge them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Peer(IpAddr);
 

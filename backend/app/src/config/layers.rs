@@ -1,5 +1,6 @@
-//! Merges the layers of the configuration, lowest first: defaults, Python packages of the program,
-//! `facecrawl.toml`, `.env`, the environment, flags. Also reads the `[[recipe]]` tables of the file, which no variable can set.
+//! Merges the layers of the configuration, lowest first: defaults, Python packages,
+//! `facecrawl.toml`, `.env`, the environment, flags. Also reads the `[[recipe]]` tables of the
+//! file, which no variable can set.
 use super::packages::PythonPackages;
 use super::variable::{Variable, as_text};
 use crate::config::{ConfigError, ConfigErrors};

@@ -58,7 +58,8 @@ impl PythonPackages {
         found.into_iter().filter_map(to_pair).collect()
     }
 
-    /// Returns ONNX Runtime's library: `libonnxruntime.so.1.31.1`, or `libonnxruntime.1.31.1.dylib`.
+    /// Returns ONNX Runtime's library: `libonnxruntime.so.1.31.1`, or on macOS
+    /// `libonnxruntime.1.31.1.dylib`.
     fn onnx_runtime(&self) -> Option<PathBuf> {
         let name = if cfg!(target_os = "macos") { "libonnxruntime." } else { "libonnxruntime.so." };
         self.first("onnxruntime/capi", name)

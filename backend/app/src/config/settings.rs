@@ -111,16 +111,16 @@ settings! {
             /// `AUTH_PROXY_USER_HEADER`: Header with the name of the person. Authelia and Caddy:
             /// Remote-User; Authentik: X-Authentik-Username.
             auth_proxy_user_header: HeaderName = AUTH_PROXY_USER_HEADER, "X-Forwarded-User", typed("the name of a header");
-            /// `AUTH_PROXY_GROUPS_HEADER`: Header with the groups of the person, separated by commas
-            /// or |. Authelia and Caddy: Remote-Groups; Authentik: X-Authentik-Groups.
+            /// `AUTH_PROXY_GROUPS_HEADER`: Header with the groups of the person, separated by
+            /// commas or |. Authelia and Caddy: Remote-Groups; Authentik: X-Authentik-Groups.
             auth_proxy_groups_header: HeaderName = AUTH_PROXY_GROUPS_HEADER, "X-Forwarded-Groups", typed("the name of a header");
             /// `AUTH_PROXY_GROUPS`: What the members of each group may do, comma-separated:
             /// GROUP=SCOPE+SCOPE@COLLECTION, or GROUP=all for all scopes and collections. The first
             /// entry for a group of the person determines the collection; further entries for the
             /// same collection add scopes.
             auth_proxy_groups: Vec<GroupRights> = AUTH_PROXY_GROUPS, "", list(typed("a group"), "groups like editors=read+search@press,admins=all");
-            /// `COMPAT`: APIs of other servers to offer too, comma-separated. compreface: the REST API
-            /// of CompreFace under `/api/v1`. deepstack: the face API of DeepStack and
+            /// `COMPAT`: APIs of other servers to offer too, comma-separated. compreface: the REST
+            /// API of CompreFace under `/api/v1`. deepstack: the face API of DeepStack and
             /// CodeProject.AI under `/v1/vision/face`. Unset: none.
             compat: Vec<Compat> = COMPAT, "", list(choice(COMPAT), "compreface and deepstack, comma-separated");
             /// `PUBLIC_HOSTS`: Further names of the service, with or without a port,

@@ -15,6 +15,7 @@ mod erasures;
 mod gpu_check;
 mod gpu_runtime;
 mod hostile;
+mod installation;
 mod kills;
 mod models;
 mod monitoring;

@@ -1,5 +1,5 @@
-// The rights of this tab: those of its key or of the person whom a proxy named, or all rights if the
-// service requires no keys.
+// The rights of this tab: those of its key or of the person whom a proxy named, or all rights if
+// the service requires no keys.
 import { get } from "./api.js";
 
 let own = null;

@@ -31,8 +31,8 @@ impl Form {
     async fn read(state: &AppState, request: Request) -> Result<Self> {
         let mut form = Self::default();
         let fields = match media_type(request.headers()).as_str() {
-            // Some clients send no body if there is no field. The layers reject other bodies without a
-            // type.
+            // Some clients send no body if there is no field. The layers reject other bodies
+            // without a type.
             "" => Vec::new(),
             "application/x-www-form-urlencoded" => small_form(request).await?,
             _ => form_parts(request, state, MAX_PARTS).await?,
