@@ -1,11 +1,11 @@
 //! Contains the operator's settings for the API, without reading them from the environment.
-use crate::Compat;
-use crate::auth::GroupRights;
 use crate::hosts::PublicHost;
 use axum::http::HeaderName;
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr};
+use std::str::FromStr;
 use std::time::Duration;
+use store::keys::Scope;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Auth {
@@ -39,6 +39,52 @@ impl Default for ProxyAuth {
             groups: Vec::new(),
         }
     }
+}
+
+/// What the members of a group may do: `editors=read+search+write@press`, or `admins=all`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupRights {
+    pub(crate) group: String,
+    pub(crate) scopes: Vec<Scope>,
+    pub(crate) collection: Option<String>,
+}
+
+/// The word for all scopes.
+const ALL_SCOPES: &str = "all";
+
+impl FromStr for GroupRights {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (group, rights) = text.rsplit_once('=').ok_or(())?;
+        let (scopes, collection) = match rights.split_once('@') {
+            Some((scopes, collection)) => (scopes, Some(collection.trim().to_owned())),
+            None => (rights, None),
+        };
+        let group = group.trim().to_owned();
+        if group.is_empty() || collection.as_ref().is_some_and(String::is_empty) {
+            return Err(());
+        }
+        // Rights that concern the whole service need a group without a collection.
+        let is_possible = |scope: &Scope| collection.is_none() || !scope.is_service_wide();
+        let scopes: Vec<Scope> = match scopes.trim() {
+            ALL_SCOPES => Scope::ALL.iter().copied().filter(is_possible).collect(),
+            names => names
+                .split('+')
+                .map(|name| Scope::parse(name.trim()).filter(is_possible).ok_or(()))
+                .collect::<Result<_, ()>>()?,
+        };
+        Ok(Self { group, scopes, collection })
+    }
+}
+
+/// An API of another server; see the module `compat`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compat {
+    /// `/api/v1` of CompreFace 1.2.
+    CompreFace,
+    /// `/v1/vision/face` of DeepStack and CodeProject.AI.
+    DeepStack,
 }
 
 #[derive(Clone, Debug)]
@@ -138,5 +184,31 @@ impl Config {
     /// which is a third longer than the file, or a multipart part.
     pub fn single_body_limit(&self) -> usize {
         self.image_limit / 3 * 4 + (64 << 10)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn parse(text: &str) -> Option<GroupRights> {
+        text.parse().ok()
+    }
+
+    #[test]
+    fn group_rights_are_parsed() {
+        let rights = parse("editors = read+search @ press").unwrap();
+        assert_eq!((rights.group.as_str(), rights.collection.as_deref()), ("editors", Some("press")));
+        assert_eq!(rights.scopes, [Scope::Read, Scope::Search]);
+        assert_eq!(parse("admins=all").unwrap().scopes, Scope::ALL);
+        assert!(!parse("owners=all@press").unwrap().scopes.contains(&Scope::System));
+        let group = parse("cn=staff;ou=people=read").unwrap();
+        assert_eq!(group.group, "cn=staff;ou=people");
+        for invalid in
+            ["", "editors", "=read", "editors=", "editors=reed", "editors=read@", "editors=system@press"]
+        {
+            assert_eq!(parse(invalid), None, "{invalid}");
+        }
     }
 }

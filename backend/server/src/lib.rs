@@ -32,10 +32,8 @@ use error::Result;
 use operation::Spec;
 use store::keys::Scope;
 
-pub use auth::GroupRights;
 pub use axum::http::HeaderName;
-pub use compat::Compat;
-pub use config::{Auth, Config, ProxyAuth};
+pub use config::{Auth, Compat, Config, GroupRights, ProxyAuth};
 pub use error::{ApiError, Code, Problem};
 pub use hosts::PublicHost;
 pub use router::{openapi, router, status_router};

@@ -28,6 +28,7 @@ use crate::service::exit_process;
 use crate::telemetry::Traces;
 use crate::{output, profile, telemetry};
 use anyhow::Context;
+use clap::CommandFactory;
 use listenfd::ListenFd;
 use std::path::Path;
 
@@ -173,8 +174,8 @@ async fn dispatch(cli: Cli, loaded: LoadedConfig, sockets: ListenFd) -> anyhow::
         Command::Watch(args) => watch::run(settings, args).await,
         Command::Index(args) => index::run(settings, args).await,
         Command::Reembed(args) => maintenance::reembed(settings, args).await,
-        Command::Completions(args) => shell::print_completions(&args),
-        Command::Man(args) => shell::write_manual(&args),
+        Command::Completions(args) => shell::print_completions(&args, Cli::command()),
+        Command::Man(args) => shell::write_manual(&args, Cli::command()),
         Command::Openapi => output::print_json(&server::openapi()).map(|()| Exit::Success),
         Command::Health(args) => up::health(settings, args).await,
     }

@@ -5,12 +5,11 @@ mod proxy;
 mod rate;
 
 pub(crate) use keyring::{Keyring, NO_KEY, has_key, no_key, parse_key, take_key};
-pub use proxy::GroupRights;
 pub(crate) use proxy::Person;
 pub(crate) use rate::Rates;
 
 use crate::request::{self, CallerId, Peer};
-use crate::{ApiError, AppState, Code, Result};
+use crate::{ApiError, Code, Result};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use serde_json::Value;
@@ -61,26 +60,6 @@ impl Caller {
             None => store.clone(),
         };
         Self { identity: Identity::Person(Arc::new(person)), store }
-    }
-
-    /// Returns the caller with a key that was not in a header.
-    ///
-    /// # Errors
-    /// Fails with 401 without a valid key, with 403 if the key lacks the scope, and with 429 if the
-    /// key has used up its requests.
-    pub(crate) async fn from_key_text(
-        state: &AppState,
-        key: Option<&str>,
-        peer: Peer,
-        scope: Scope,
-    ) -> Result<Self> {
-        let store = &state.services.store;
-        let hash = parse_key(key.ok_or_else(no_key)?)?;
-        let key = state.keyring.find(store, &hash, Some(peer)).await?;
-        tracing::Span::current().record("key_id", tracing::field::display(key.id));
-        check_scope(&key, scope)?;
-        state.rates.acquire(&key).map_err(|(error, _)| error)?;
-        Ok(Self::with_key(store, key, hash))
     }
 
     pub(crate) fn store(&self) -> &Store {

@@ -5,7 +5,6 @@ use crate::request::RemoteAddress;
 use crate::{ApiError, Code, Result};
 use axum::http::{HeaderMap, HeaderName};
 use sha2::{Digest, Sha256};
-use std::str::FromStr;
 use store::Store;
 use store::keys::Scope;
 use store::retried;
@@ -13,8 +12,6 @@ use uuid::Uuid;
 
 /// Maximum length of a name in characters.
 const MAX_NAME_CHARS: usize = 200;
-/// The word for all scopes in the configuration.
-const ALL_SCOPES: &str = "all";
 
 /// A person whom the proxy has authenticated, and what they may do. Both are determined again for
 /// each request.
@@ -36,40 +33,6 @@ impl Person {
         let hash: [u8; 32] = Sha256::digest(self.name.as_bytes()).into();
         let (head, _) = hash.split_first_chunk().expect("a hash has more than 16 bytes");
         Uuid::from_bytes(*head)
-    }
-}
-
-/// What the members of a group may do: `editors=read+search+write@press`, or `admins=all`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupRights {
-    group: String,
-    scopes: Vec<Scope>,
-    collection: Option<String>,
-}
-
-impl FromStr for GroupRights {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (group, rights) = text.rsplit_once('=').ok_or(())?;
-        let (scopes, collection) = match rights.split_once('@') {
-            Some((scopes, collection)) => (scopes, Some(collection.trim().to_owned())),
-            None => (rights, None),
-        };
-        let group = group.trim().to_owned();
-        if group.is_empty() || collection.as_ref().is_some_and(String::is_empty) {
-            return Err(());
-        }
-        // Rights that concern the whole service need a group without a collection.
-        let is_possible = |scope: &Scope| collection.is_none() || !scope.is_service_wide();
-        let scopes: Vec<Scope> = match scopes.trim() {
-            ALL_SCOPES => Scope::ALL.iter().copied().filter(is_possible).collect(),
-            names => names
-                .split('+')
-                .map(|name| Scope::parse(name.trim()).filter(is_possible).ok_or(()))
-                .collect::<Result<_, ()>>()?,
-        };
-        Ok(Self { group, scopes, collection })
     }
 }
 
@@ -166,26 +129,6 @@ fn refuse(header: &HeaderName, detail: &str) -> ApiError {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-
-    fn parse(text: &str) -> Option<GroupRights> {
-        text.parse().ok()
-    }
-
-    #[test]
-    fn group_rights_are_parsed() {
-        let rights = parse("editors = read+search @ press").unwrap();
-        assert_eq!((rights.group.as_str(), rights.collection.as_deref()), ("editors", Some("press")));
-        assert_eq!(rights.scopes, [Scope::Read, Scope::Search]);
-        assert_eq!(parse("admins=all").unwrap().scopes, Scope::ALL);
-        assert!(!parse("owners=all@press").unwrap().scopes.contains(&Scope::System));
-        let group = parse("cn=staff;ou=people=read").unwrap();
-        assert_eq!(group.group, "cn=staff;ou=people");
-        for invalid in
-            ["", "editors", "=read", "editors=", "editors=reed", "editors=read@", "editors=system@press"]
-        {
-            assert_eq!(parse(invalid), None, "{invalid}");
-        }
-    }
 
     #[test]
     fn repeated_or_undecodable_header_is_refused() {

@@ -8,17 +8,9 @@ pub(crate) mod deepstack;
 mod people;
 mod similarity;
 
+use crate::config::Compat;
 use crate::operation::Routes;
 use axum::response::Response;
-
-/// An API of another server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compat {
-    /// `/api/v1` of CompreFace 1.2.
-    CompreFace,
-    /// `/v1/vision/face` of DeepStack and CodeProject.AI.
-    DeepStack,
-}
 
 impl Compat {
     /// Returns the routes of the API.

@@ -5,6 +5,8 @@ use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use server::{Auth, Config, ProxyAuth};
 use store::keys::Scope;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 const USER: &str = "x-forwarded-user";
 const GROUPS: &str = "x-forwarded-groups";
@@ -101,6 +103,51 @@ async fn headers_of_other_addresses_are_refused() {
             response.status()
         );
     }
+}
+
+/// Sends a request as it is, and returns the status of the response.
+async fn raw_status(app: &App, request: String) -> u16 {
+    let mut stream = TcpStream::connect(app.url.trim_start_matches("http://")).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut response = vec![0; 12];
+    stream.read_exact(&mut response).await.unwrap();
+    std::str::from_utf8(&response[9..]).unwrap().parse().unwrap()
+}
+
+/// Other spellings of the headers, and other ways to send them, that a proxy might let through.
+#[testing::test]
+async fn unusual_requests_find_no_way_past_the_proxy() {
+    let app = app("10.0.0.5/32").await;
+    let host = app.url.trim_start_matches("http://").to_owned();
+    for (target, headers) in [
+        ("/faces", "X-FORWARDED-USER: ada\r\nX-Forwarded-Groups: admins"),
+        ("/faces", "X_Forwarded_User: ada\r\nX_Forwarded_Groups: admins"),
+        ("/faces", "Remote-User: ada\r\nRemote-Groups: admins"),
+        (
+            "/faces",
+            "X-Forwarded-For: 10.0.0.5\r\nX-Real-IP: 10.0.0.5\r\nX-Forwarded-User: ada\r\nX-Forwarded-Groups: admins",
+        ),
+        ("/faces", "Forwarded: for=10.0.0.5\r\nX-Forwarded-User: ada\r\nX-Forwarded-Groups: admins"),
+        ("/faces", "X-Forwarded-User:\tada\r\nX-Forwarded-Groups: admins"),
+        ("/faces", "X-Forwarded-User: ada\r\n folded\r\nX-Forwarded-Groups: admins"),
+        ("/faces", "Connection: X-Forwarded-User\r\nX-Forwarded-User: ada\r\nX-Forwarded-Groups: admins"),
+        ("//faces", "X-Forwarded-User: ada\r\nX-Forwarded-Groups: admins"),
+        ("/%66aces", "X-Forwarded-User: ada\r\nX-Forwarded-Groups: admins"),
+        ("/faces/../faces", "X-Forwarded-User: ada\r\nX-Forwarded-Groups: admins"),
+        ("/health/live/../../faces", "X-Forwarded-User: ada\r\nX-Forwarded-Groups: admins"),
+        ("http://10.0.0.5/faces", "X-Forwarded-User: ada\r\nX-Forwarded-Groups: admins"),
+    ] {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n\r\n");
+        let status = raw_status(&app, request).await;
+        assert!([400, 401, 404, 421].contains(&status), "{target} {headers}: {status}");
+    }
+    // Trailers are not headers.
+    let chunked = format!(
+        "POST /subjects HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\
+         Trailer: X-Forwarded-User, X-Forwarded-Groups\r\n\r\n2\r\n{{}}\r\n0\r\n\
+         X-Forwarded-User: ada\r\nX-Forwarded-Groups: admins\r\n\r\n"
+    );
+    assert_eq!(raw_status(&app, chunked).await, 401);
 }
 
 #[testing::test]

@@ -1,5 +1,5 @@
 //! Reads the form of a request: text fields, and images under any other name.
-use crate::auth::Caller;
+use crate::auth::{Caller, check_scope, no_key, parse_key};
 use crate::extract::image::form_parts;
 use crate::extract::media_type;
 use crate::request::Peer;
@@ -102,8 +102,19 @@ pub(super) async fn with_form<T>(
     if state.config.auth == Auth::None || caller.key().is_some() || caller.person().is_some() {
         return operation(&form, &caller).await;
     }
-    let caller = Caller::from_key_text(state, form.api_key.as_deref(), peer, scope).await?;
+    let caller = caller_with_key(state, form.api_key.as_deref(), peer, scope).await?;
     caller.id(peer).scope(operation(&form, &caller)).await
+}
+
+/// Returns the caller with the key of a form.
+async fn caller_with_key(state: &AppState, key: Option<&str>, peer: Peer, scope: Scope) -> Result<Caller> {
+    let store = &state.services.store;
+    let hash = parse_key(key.ok_or_else(no_key)?)?;
+    let key = state.keyring.find(store, &hash, Some(peer)).await?;
+    tracing::Span::current().record("key_id", tracing::field::display(key.id));
+    check_scope(&key, scope)?;
+    state.rates.acquire(&key).map_err(|(error, _)| error)?;
+    Ok(Caller::with_key(store, key, hash))
 }
 
 fn text(name: &str, bytes: &Bytes) -> Result<String> {
