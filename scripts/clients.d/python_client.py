@@ -265,7 +265,8 @@ class Method:
         self.operation, self.types, self.document = operation, types, document
         self.positional = [Argument(one.name, "str", "", one.description) for one in operation.path_parameters]
         self.named = []
-        # The source text of the body, and the arguments of its JSON that are omitted if they are None.
+        # The source text of the body, and the arguments of its JSON that are left out if they are
+        # None.
         self.body, self.optional = "", []
         self._read_body()
         self._read_parameters()
