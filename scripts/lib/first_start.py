@@ -1,6 +1,6 @@
-"""Starts the service with the first command of the README, detects the people in a screenshot of
-this repository over HTTP, and stops the service. Prints the wall and CPU seconds, which include
-the set-up and the build if they are still needed.
+"""Starts the service with `./scripts/run`, as the README describes it, detects the people in a
+screenshot of this repository over HTTP, and stops the service. Prints the wall and CPU seconds,
+which include the set-up and the build if they are still needed.
 """
 import json
 import os

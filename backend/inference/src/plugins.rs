@@ -19,6 +19,8 @@ pub(crate) struct Plugin {
     pub(crate) dependencies: &'static [&'static str],
     /// The argument of `scripts/gpu-runtime` that installs the plug-in.
     pub(crate) argument: &'static str,
+    /// The extra of the Python package `facecrawl` that installs the plug-in.
+    pub(crate) extra: &'static str,
 }
 
 const PLUGINS: [Plugin; 3] = [
@@ -29,6 +31,7 @@ const PLUGINS: [Plugin; 3] = [
         library: "onnxruntime_providers_nv_tensorrt_rtx",
         dependencies: &["libcudart", "libtensorrt_rtx", "libtensorrt_onnxparser_rtx"],
         argument: "tensorrt-rtx",
+        extra: "nvidia",
     },
     Plugin {
         provider: Provider::OpenVinoGpu,
@@ -37,6 +40,7 @@ const PLUGINS: [Plugin; 3] = [
         library: "onnxruntime_providers_openvino_plugin",
         dependencies: &[],
         argument: "openvino",
+        extra: "openvino",
     },
     Plugin {
         provider: Provider::WebGpu,
@@ -45,6 +49,7 @@ const PLUGINS: [Plugin; 3] = [
         library: "onnxruntime_providers_webgpu",
         dependencies: &[],
         argument: "webgpu",
+        extra: "webgpu",
     },
 ];
 

@@ -1,4 +1,4 @@
-//! Contains the operator's settings for the API, without reading them from the environment.
+//! Contains the operator's settings for the API. The crate `app` reads them from the environment.
 use crate::hosts::PublicHost;
 use axum::http::HeaderName;
 use ipnet::IpNet;
@@ -14,19 +14,20 @@ pub enum Auth {
     None,
     /// Callers need a key. The scopes and the collection of the key limit what they may do.
     Keys,
-    /// Callers need a key, or a proxy names the person who calls.
+    /// Callers need a key, or a proxy sends the name of the person who calls.
     Proxy,
 }
 
-/// What the service trusts with [`Auth::Proxy`].
+/// The settings of [`Auth::Proxy`].
 #[derive(Clone, Debug)]
 pub struct ProxyAuth {
-    /// The addresses of the proxies. Headers of other senders are refused.
+    /// The addresses of the proxies. The headers are refused from all other addresses.
     pub addresses: Vec<IpNet>,
     /// The header with the name of the person.
     pub user_header: HeaderName,
     /// The header with the groups of the person.
     pub groups_header: HeaderName,
+    /// The rights of groups. The order of the entries matters; see `ProxyAuth::rights`.
     pub groups: Vec<GroupRights>,
 }
 
@@ -49,7 +50,7 @@ pub struct GroupRights {
     pub(crate) collection: Option<String>,
 }
 
-/// The word for all scopes.
+/// The word that stands for all scopes.
 const ALL_SCOPES: &str = "all";
 
 impl FromStr for GroupRights {
@@ -91,12 +92,13 @@ pub enum Compat {
 pub struct Config {
     pub auth: Auth,
     pub proxy: ProxyAuth,
-    /// The APIs of other servers that are offered too.
+    /// The APIs of other servers that the service also offers.
     pub compat: Vec<Compat>,
-    /// The address that the service listens on. Without keys, a `Host` header may contain it.
+    /// The address that the service listens on. The `Host` header of a request without a key may
+    /// contain it.
     pub listen: IpAddr,
-    /// Further hosts that the `Host` header may contain when no keys are used. Loopback names and
-    /// `listen` are always allowed.
+    /// Further hosts that the `Host` header of a request without a key may contain. Loopback names
+    /// and `listen` are always allowed.
     pub public_hosts: Vec<PublicHost>,
     /// Maximum number of rows that one call may delete without the confirmation token of a dry run.
     pub confirm_above: u64,
@@ -123,7 +125,7 @@ pub struct Config {
     pub max_video_bytes: u64,
     /// Interval at which an event stream polls its crawl.
     pub events_interval: Duration,
-    /// Maximum number of open event streams per key, or per address if no keys are used.
+    /// Maximum number of open event streams per caller; see `CallerId`.
     pub max_streams: usize,
     /// Origins whose pages may call the API from a browser. If empty, no other origin may.
     pub allow_origins: Vec<String>,

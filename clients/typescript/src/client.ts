@@ -1,4 +1,4 @@
-// The client: all operations, and functions that combine several calls.
+// The client: all operations, and methods that combine several calls.
 import { type FollowAlertsParameters, Operations } from "./operations.js";
 import type { RequestOptions } from "./request.js";
 import type { ServerEvent } from "./streams.js";
@@ -7,8 +7,8 @@ import type { AlertView, CrawlView, VideoView } from "./types.js";
 /** Options of `waitForCrawl` and `waitForVideo`. */
 export interface WaitOptions<View> extends RequestOptions {
   /**
-   * Called with the state at the start, and at most twice per second after a change. The client
-   * waits for a promise that it returns.
+   * A function that the client calls with the crawl or video at the start, and at most twice per
+   * second after a change. If the function returns a promise, the client waits for it.
    */
   onProgress?: (view: View) => void | Promise<void>;
 }
@@ -22,7 +22,7 @@ export interface WaitOptions<View> extends RequestOptions {
  */
 export class Client extends Operations {
   /**
-   * Follow the alerts of a collection. If the connection is lost, the client connects again and
+   * Yields the alerts of a collection as they are created. If the connection is lost, the client connects again and
    * continues after the last alert. Without `after`, the stream begins with the alerts that are
    * created after the call.
    */

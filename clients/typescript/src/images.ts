@@ -6,8 +6,8 @@ import type { ImageSource, VideoByUrl } from "./types.js";
 export type FileInput = Blob | Uint8Array | ArrayBuffer;
 
 /**
- * An image: the bytes of a file, or a URL. The service fetches http and https URLs. A `data:` URL
- * contains the image.
+ * An image: the bytes of a file, a URL as a string, or an object for the JSON body. The service
+ * fetches http and https URLs. A `data:` URL contains the image.
  */
 export type ImageInput = FileInput | string | ImageSource;
 
@@ -24,7 +24,7 @@ export function fileBody(file: FileInput | ReadableStream<Uint8Array>, type = "a
   return { data: bytesOf(file), type };
 }
 
-/** Returns the body of an operation with one image. Other objects are sent as JSON. */
+/** Returns the body of an operation with one image. An object that is no file is sent as JSON. */
 export function imageBody(image: ImageInput | object): Body {
   return isFile(image) ? fileBody(image) : jsonBody(sourceOf(image));
 }
@@ -90,7 +90,7 @@ async function jsonSourceOf(image: ImageInput): Promise<object> {
   if (!isFile(image)) return sourceOf(image);
   const bytes = new Uint8Array(await new Blob([bytesOf(image)]).arrayBuffer());
   let text = "";
-  // Longer lists of arguments exceed the stack.
+  // More arguments in one call would overflow the stack.
   for (let at = 0; at < bytes.length; at += 0x2000) {
     text += String.fromCharCode(...bytes.subarray(at, at + 0x2000));
   }

@@ -55,7 +55,7 @@ export class Problem extends Error {
   }
 }
 
-/** No response, or only a part of one, was received. `cause` is the error of `fetch`. */
+/** Reports that no response, or only a part, was received. `cause` is the error of `fetch`. */
 export class ConnectionError extends Error {
   override readonly name = "ConnectionError";
 
@@ -64,7 +64,7 @@ export class ConnectionError extends Error {
   }
 }
 
-/** Returns the innermost message. That of Node's `fetch` is only `fetch failed`. */
+/** Returns the message of the innermost error. The outer message of Node is only `fetch failed`. */
 function reason(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
   if (error.cause instanceof Error) return reason(error.cause);

@@ -1,8 +1,8 @@
-// What a request consists of, and helpers of the generated methods.
+// Describes requests, and contains helpers of the generated methods.
 
 /** Options of a single call. They take precedence over those of the client. */
 export interface RequestOptions {
-  /** Ends the call. The call rejects with the reason of the signal. */
+  /** Ends the call when it is aborted. The call then rejects with the reason of the signal. */
   signal?: AbortSignal;
   /** See `ClientOptions`. */
   timeoutMs?: number;

@@ -23,18 +23,18 @@ export interface ClientOptions {
    * connection error or another response 503.
    */
   maxRetries?: number;
-  /** A call fails at once if `Retry-After` is longer; 60,000 by default. */
+  /** Maximum `Retry-After`; 60,000 by default. If it is longer, the call fails at once. */
   maxRetryWaitMs?: number;
-  /** How long an event stream that was interrupted tries to reconnect; 300,000 by default. */
+  /** Maximum time in which an interrupted event stream tries to reconnect; 300,000 by default. */
   maxReconnectMs?: number;
 }
 
 /** Maximum wait before a further attempt without `Retry-After`. */
 const MAX_BACKOFF_MS = 15_000;
-/** Time after which the end of an event stream without events is not counted as a failure. */
+/** An event stream that lasted this long does not count as a failure when it ends. */
 const LASTING_MS = 10_000;
 
-/** Aborts a request when the signal of the caller does, or after a time. */
+/** Aborts a request when the signal of the caller is aborted, or after a time limit. */
 class Limit {
   private readonly controller = new AbortController();
   private timer: ReturnType<typeof setTimeout> | undefined;
@@ -53,10 +53,10 @@ class Limit {
 
   readonly abort = (): void => this.controller.abort(this.caller?.reason);
 
-  /** Starts the time, from zero. */
+  /** Starts the time limit again from zero. */
   start(): void {
     this.stop();
-    // Longer times would be over at once.
+    // `setTimeout` fires at once for longer times.
     if (this.timeoutMs >= 2 ** 31) return;
     const error = new DOMException(`no data within ${this.timeoutMs} ms`, "TimeoutError");
     this.timer = setTimeout(() => this.controller.abort(error), this.timeoutMs);
@@ -66,7 +66,7 @@ class Limit {
     clearTimeout(this.timer);
   }
 
-  /** Stops the time and ignores the signal of the caller from now on. */
+  /** Stops the time limit, and ignores the signal of the caller from now on. */
   release(): void {
     this.stop();
     this.caller?.removeEventListener("abort", this.abort);
@@ -190,7 +190,7 @@ export abstract class Transport {
         if (!isConnected || options.signal?.aborted || !isTemporary(error)) throw error;
         cause = error;
       }
-      // A quiet stream, which a proxy closes after some time, has not failed.
+      // A proxy may close a stream without events after some time. This is not a failure.
       if (Date.now() - startedAt >= LASTING_MS) failures = 0;
       if (failures === 0) lostAt = Date.now();
       failures += 1;
@@ -225,7 +225,10 @@ export abstract class Transport {
     });
   }
 
-  /** Sends a request until it succeeds, as often as allowed. `use` releases the limit. */
+  /**
+   * Sends a request, and repeats it as often as allowed until it succeeds. `use` receives the
+   * response and releases the limit.
+   */
   async #attempt<T>(
     call: Call,
     options: RequestOptions,

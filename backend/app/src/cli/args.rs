@@ -23,7 +23,7 @@ Images:
 
 Setup and maintenance:
   models       List, fetch and verify model packs; build TensorRT engines
-  doctor       Check the installation, and explain how to mend it
+  doctor       Check the installation, and explain how to fix problems
   gpu          Print the device of each operation and the reason; --test tests every device
   config       Check the configuration
   keys         Create, list and revoke API keys
@@ -97,7 +97,7 @@ pub enum Command {
     Bench(super::bench::BenchArgs),
     /// List, fetch and verify model packs; build TensorRT engines
     Models(super::models::ModelsArgs),
-    /// Check the installation; explain what is wrong, what it costs and how to mend it
+    /// Check the installation; explain each problem, its consequence and how to fix it
     Doctor(super::doctor::DoctorArgs),
     /// Print the device of each operation and the reason
     Gpu(super::gpu::GpuArgs),

@@ -31,7 +31,7 @@ pub(super) fn print_completions(args: &CompletionsArgs, mut command: Command) ->
     }
 }
 
-/// Writes a page for `command` and for each of its subcommands.
+/// Writes a manual page for `command` and for each of its subcommands.
 pub(super) fn write_manual(args: &ManArgs, command: Command) -> anyhow::Result<Exit> {
     let write = || {
         std::fs::create_dir_all(&args.folder)?;

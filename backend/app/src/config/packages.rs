@@ -1,8 +1,8 @@
 //! Finds the parts of an installation by pip: the libraries and models in the Python packages on
-//! which the package `facecrawl` depends, and the folders of the user's data. No Python code runs.
+//! which the package `facecrawl` depends, and the folders for the user's data. Runs no Python code.
 use std::path::{Path, PathBuf};
 
-/// The folder that the metadata of this version's package is in.
+/// Name of the folder with the metadata of the Python package of this version.
 const METADATA: &str = concat!("facecrawl-", env!("CARGO_PKG_VERSION"), ".dist-info");
 
 /// The folders of the Python environment in which pip installed the program.
@@ -39,8 +39,8 @@ impl PythonPackages {
         Some(Self { folders })
     }
 
-    /// Returns the default values of variables: the parts that are installed, and folders for the
-    /// data. `get` reads the environment.
+    /// Returns default values of variables, as pairs of name and value: the paths of the installed
+    /// parts, and folders for the data. `get` reads the environment.
     pub(super) fn values(&self, get: impl Fn(&str) -> Option<String>) -> Vec<(String, String)> {
         let data = data_folder(rustix::process::geteuid().is_root(), get);
         let plugins = self.folders.iter().find(|folder| !entries(folder, "onnxruntime_ep_").is_empty());
@@ -58,18 +58,19 @@ impl PythonPackages {
         found.into_iter().filter_map(to_pair).collect()
     }
 
-    /// Returns ONNX Runtime's library: `libonnxruntime.so.1.31.1`, or on macOS
-    /// `libonnxruntime.1.31.1.dylib`.
+    /// Returns the path of ONNX Runtime's library, whose name is `libonnxruntime.so.1.31.1` or, on
+    /// macOS, `libonnxruntime.1.31.1.dylib`.
     fn onnx_runtime(&self) -> Option<PathBuf> {
         let name = if cfg!(target_os = "macos") { "libonnxruntime." } else { "libonnxruntime.so." };
         self.first("onnxruntime/capi", name)
     }
 
+    /// Returns `path` in the first folder in which `package` contains it.
     fn find(&self, package: &str, path: &str) -> Option<PathBuf> {
         self.folders.iter().map(|folder| folder.join(package).join(path)).find(|path| path.exists())
     }
 
-    /// Returns the first entry of `path` whose name begins with `start`.
+    /// Returns the first entry of the folder `path` whose name begins with `start`.
     fn first(&self, path: &str, start: &str) -> Option<PathBuf> {
         self.folders.iter().find_map(|folder| entries(&folder.join(path), start).into_iter().next())
     }
@@ -88,8 +89,8 @@ fn entries(folder: &Path, start: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Returns the folder of the data that belong to this user. The private Postgres of root runs as
-/// another user, who cannot enter root's home.
+/// Returns the folder for the data of this user. For root, it is outside of root's home, because
+/// the private Postgres of root runs as another user, who cannot enter that home.
 fn data_folder(is_root: bool, get: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let absolute = |name| get(name).map(PathBuf::from).filter(|path| path.is_absolute());
     if is_root {

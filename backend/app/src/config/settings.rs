@@ -105,23 +105,24 @@ settings! {
             /// proxy has signed on, within the rights of their groups. none: everyone who can reach
             /// the port. Unset: like none, but `HOST` must be a loopback address.
             auth: Option<Auth> = AUTH, "", optional(choice(AUTH));
-            /// `AUTH_PROXY_ADDRESSES`: Addresses of the proxies that may name people, for
+            /// `AUTH_PROXY_ADDRESSES`: Addresses of the proxies that sign people on, for
             /// `AUTH=proxy`. The headers below are refused from all other addresses.
             auth_proxy_addresses: Vec<IpNet> = AUTH_PROXY_ADDRESSES, "", list(typed("a range"), "address ranges like 10.0.0.5/32, comma-separated");
-            /// `AUTH_PROXY_USER_HEADER`: Header with the name of the person. Authelia and Caddy:
-            /// Remote-User; Authentik: X-Authentik-Username.
+            /// `AUTH_PROXY_USER_HEADER`: Header with the name of the person. oauth2-proxy:
+            /// X-Forwarded-User; Authelia: Remote-User; Authentik: X-Authentik-Username.
             auth_proxy_user_header: HeaderName = AUTH_PROXY_USER_HEADER, "X-Forwarded-User", typed("the name of a header");
             /// `AUTH_PROXY_GROUPS_HEADER`: Header with the groups of the person, separated by
-            /// commas or |. Authelia and Caddy: Remote-Groups; Authentik: X-Authentik-Groups.
+            /// commas or |. oauth2-proxy: X-Forwarded-Groups; Authelia: Remote-Groups; Authentik:
+            /// X-Authentik-Groups.
             auth_proxy_groups_header: HeaderName = AUTH_PROXY_GROUPS_HEADER, "X-Forwarded-Groups", typed("the name of a header");
             /// `AUTH_PROXY_GROUPS`: What the members of each group may do, comma-separated:
             /// GROUP=SCOPE+SCOPE@COLLECTION, or GROUP=all for all scopes and collections. The first
             /// entry for a group of the person determines the collection; further entries for the
-            /// same collection add scopes.
+            /// same collection add their scopes. The scopes are those of API keys.
             auth_proxy_groups: Vec<GroupRights> = AUTH_PROXY_GROUPS, "", list(typed("a group"), "groups like editors=read+search@press,admins=all");
-            /// `COMPAT`: APIs of other servers to offer too, comma-separated. compreface: the REST
-            /// API of CompreFace under `/api/v1`. deepstack: the face API of DeepStack and
-            /// CodeProject.AI under `/v1/vision/face`. Unset: none.
+            /// `COMPAT`: APIs of other servers that the service also offers, comma-separated.
+            /// compreface: the REST API of CompreFace under `/api/v1`. deepstack: the face API of
+            /// DeepStack and CodeProject.AI under `/v1/vision/face`. Unset: none.
             compat: Vec<Compat> = COMPAT, "", list(choice(COMPAT), "compreface and deepstack, comma-separated");
             /// `PUBLIC_HOSTS`: Further names of the service, with or without a port,
             /// comma-separated: faces.example.org. They apply only without API keys. Loopback names

@@ -10,6 +10,7 @@ mod chrome;
 mod crawls;
 mod faces;
 mod modules;
+mod sign_on;
 mod stage;
 mod tour;
 mod videos;

@@ -45,7 +45,10 @@ async fn doctor_names_cost_and_remedy_of_each_problem() {
     let folder = TestFolder::new();
     let mut command = folder.facecrawl(&["doctor", "--json"]);
     command.env("ORT_DYLIB_PATH", folder.put("libonnxruntime.so", "no library"));
-    command.env("FFMPEG", "/nonexistent/ffmpeg").env("POSTGRES_BIN_DIR", "/nonexistent");
+    command
+        .env("FACE_MODEL_MIRROR", "/nonexistent")
+        .env("FFMPEG", "/nonexistent/ffmpeg")
+        .env("POSTGRES_BIN_DIR", "/nonexistent");
     let report = Output::run(&mut command).assert_status(1).json();
     assert_eq!(report["level"], "error");
     for (name, level) in

@@ -239,7 +239,10 @@ impl Unavailable {
         let has_script = cfg!(target_os = "linux") && (cfg!(target_arch = "x86_64") || has_webgpu);
         let provider = self.provider.filter(|_| has_script)?;
         if let Some(plugin) = provider.plugin() {
-            return Some(format!("`./scripts/gpu-runtime {}` installs it", plugin.argument));
+            return Some(format!(
+                "`./scripts/gpu-runtime {}` installs it, or `pip install 'facecrawl[{}]'` in an installation by pip",
+                plugin.argument, plugin.extra
+            ));
         }
         let advice = match provider {
             Provider::Cuda | Provider::Tensorrt => {

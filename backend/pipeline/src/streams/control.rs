@@ -3,8 +3,10 @@ use crate::domain::ChangeError;
 use crate::domain::jobs::StreamJob;
 use crate::streams::config::StreamConfigs;
 use queue::Queue;
+use std::collections::HashMap;
 use store::streams::ConfiguredStream;
 use store::{Store, StoreError, retried};
+use uuid::Uuid;
 
 /// The cameras of the service. Cheap to clone.
 #[derive(Clone)]
@@ -38,10 +40,16 @@ impl Streams {
 
     async fn enter(&self, configs: &StreamConfigs, is_start: bool) -> Result<Vec<String>, ChangeError> {
         let (mut streams, mut without_collection) = (Vec::new(), Vec::new());
+        let mut collections: HashMap<&str, Option<Uuid>> = HashMap::new();
         for (name, config) in configs.iter() {
-            match retried("collection", || self.store.collections().get(&config.collection)).await {
-                Ok(collection) => streams.push(ConfiguredStream {
-                    collection_id: collection.id,
+            let collection = match collections.get(config.collection.as_str()) {
+                Some(known) => *known,
+                None => self.collection_id(&config.collection).await?,
+            };
+            collections.insert(&config.collection, collection);
+            match collection {
+                Some(collection_id) => streams.push(ConfiguredStream {
+                    collection_id,
                     name: name.clone(),
                     kind: config.kind(),
                     purpose: config.purpose.clone(),
@@ -49,8 +57,7 @@ impl Streams {
                     retention_hours: config.retention_hours.into(),
                     fps: config.fps,
                 }),
-                Err(StoreError::NotFound { .. }) => without_collection.push(name.clone()),
-                Err(error) => return Err(error.into()),
+                None => without_collection.push(name.clone()),
             }
         }
         retried("configure_streams", || async {
@@ -65,6 +72,15 @@ impl Streams {
         .await?;
         self.reconcile().await?;
         Ok(without_collection)
+    }
+
+    /// Returns the id of a collection, or `None` if it does not exist.
+    async fn collection_id(&self, name: &str) -> Result<Option<Uuid>, StoreError> {
+        match retried("collection", || self.store.collections().get(name)).await {
+            Ok(collection) => Ok(Some(collection.id)),
+            Err(StoreError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Enqueues the jobs of the streams that should be watched and have none.

@@ -83,9 +83,18 @@ async function watchHealth() {
 // The hash of the address selects the view, so this link must not change it.
 byId("skip").addEventListener("click", (event) => (event.preventDefault(), byId("main").focus()));
 installTheme();
+/** Shows who is signed on, so that people who share a computer notice it. */
+function showPerson(name) {
+  const label = byId("person");
+  label.hidden = name === null;
+  label.textContent = name ?? "";
+  label.title = name === null ? "" : `Signed on as ${name}`;
+}
+
 /** Loads the data that depends on the key: the collections and the allowed views. */
 async function begin() {
   await session.load();
+  showPerson(session.personName());
   await collections.load();
   navigation.showAllowed(VIEWS);
 }

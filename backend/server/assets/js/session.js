@@ -16,5 +16,8 @@ export const asksForKeys = () => own?.asks_for_keys ?? true;
 /** Returns the key of this tab, or the person, as the service describes them; null without both. */
 export const ownKey = () => own?.key ?? own?.person ?? null;
 
+/** Returns the name of the person whom a proxy named, or null. */
+export const personName = () => own?.person?.name ?? null;
+
 /** Returns whether requests with this scope are allowed. */
 export const may = (scope) => ownKey()?.scopes.includes(scope) ?? true;

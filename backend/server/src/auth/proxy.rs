@@ -1,5 +1,6 @@
-//! Sign-on by a proxy (`AUTH=proxy`): the proxy names the person and their groups in headers, and
-//! the configuration gives rights to groups. The headers of every other sender are refused.
+//! Implements sign-on by a proxy (`AUTH=proxy`). The proxy sends the name and the groups of a
+//! person in headers, and the configuration gives rights to groups. Requests with these headers
+//! from all other addresses are refused.
 use crate::config::ProxyAuth;
 use crate::request::RemoteAddress;
 use crate::{ApiError, Code, Result};
@@ -13,8 +14,7 @@ use uuid::Uuid;
 /// Maximum length of a name in characters.
 const MAX_NAME_CHARS: usize = 200;
 
-/// A person whom the proxy has authenticated, and what they may do. Both are determined again for
-/// each request.
+/// A person whom the proxy has authenticated, and their rights. Each request determines both again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Person {
     pub(crate) name: String,
@@ -38,11 +38,12 @@ impl Person {
 
 impl ProxyAuth {
     /// Removes the headers of the proxy from a request, and returns the person. Returns `None` if
-    /// the proxy named nobody.
+    /// the header with the name is missing.
     ///
     /// # Errors
-    /// Fails with 401 if the headers come from another address, occur twice or are malformed, and
-    /// with 403 if no group of the person has rights.
+    /// Fails with 401 if the headers come from another address, occur twice or are malformed, with
+    /// 403 if no group of the person has rights, and with 404 if the collection of the group does
+    /// not exist.
     pub(crate) async fn take_person(
         &self,
         store: &Store,

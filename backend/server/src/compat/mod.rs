@@ -1,8 +1,8 @@
 //! The APIs of other face recognition servers, for clients that already use them.
 //!
 //! Each module offers one API, and translates its requests to the subjects, faces and searches of
-//! this service. It stores nothing of its own. `COMPAT` enables them. docs/how-to/COMPATIBILITY.md
-//! lists the differences.
+//! this service. The modules store no data of their own. The setting `COMPAT` enables the APIs.
+//! docs/how-to/COMPATIBILITY.md lists the differences from the other servers.
 pub(crate) mod compreface;
 pub(crate) mod deepstack;
 mod people;

@@ -1,5 +1,5 @@
-//! What the APIs of other servers have in common: people are identified by their names, and a face
-//! is compared with all people who have a name.
+//! Operations that the APIs of other servers share. These APIs identify people by their names, and
+//! compare a face with all people who have a name.
 use super::similarity::similarity;
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, resolve};
@@ -20,9 +20,10 @@ use store::retried;
 use uuid::Uuid;
 use vision::Profile;
 
-/// Maximum number of faces of an image that are recognised, the largest ones.
+/// Maximum number of faces of an image that are returned. The largest faces are kept.
 const MAX_FACES: usize = 100;
-/// Maximum number of people that a search reads to find people who have a name. Clusters have none.
+/// Maximum number of people that a search reads to find people who have a name. The results of a
+/// search include clusters, which have no name.
 const MAX_PEOPLE: i64 = 1_000;
 /// Maximum number of names in a list.
 const MAX_NAMES: i64 = 100_000;
@@ -34,7 +35,7 @@ pub(super) struct Candidate {
     pub(super) similarity: f64,
 }
 
-/// The collection of a caller, whose people are recognised.
+/// Access to the people of one collection, on behalf of a caller.
 pub(super) struct People<'a> {
     state: &'a AppState,
     caller: &'a Caller,
@@ -42,7 +43,7 @@ pub(super) struct People<'a> {
 }
 
 impl<'a> People<'a> {
-    /// Returns the people in the collection of the caller's key, else in `default`.
+    /// Returns the people in the collection of the caller, else in `default`.
     pub(super) async fn new(state: &'a AppState, caller: &'a Caller) -> Result<Self> {
         Ok(Self { state, caller, collection: caller.collection(None).await? })
     }
@@ -113,11 +114,11 @@ impl<'a> People<'a> {
         Ok(self.caller.store().people().names(self.collection.id, MAX_NAMES).await?)
     }
 
-    /// Enrols the only face of an image. The person is created if there is none with this name.
+    /// Enrols the only face of an image. Creates the person if nobody has this name.
     ///
     /// # Errors
     /// Fails with 422 `no_face` or `no_such_face` if the image does not show exactly one face, and
-    /// with 409 if the image shows another person already.
+    /// with 409 if the face in this image already belongs to another person.
     pub(super) async fn enrol(
         &self,
         name: &str,
@@ -152,18 +153,19 @@ impl<'a> People<'a> {
         Ok(enrolled?)
     }
 
-    /// Deletes a person, and the images that were only sent to enrol them. Returns the number of
-    /// faces that the person had.
+    /// Deletes a person, and the images that were sent only to enrol this person. Returns the
+    /// number of faces that the person had.
     ///
     /// # Errors
-    /// Fails with 428 if the deletion is so large that it must be confirmed, which is possible only
-    /// with the API of this service.
+    /// Fails with 428 if the deletion is so large that it must be confirmed. Only the API of this
+    /// service can confirm a deletion.
     pub(super) async fn delete(&self, subject: &Subject) -> Result<i64> {
         people::delete(self.state, self.caller, subject, EnrolledImagesParams::default()).await?;
         Ok(subject.face_count)
     }
 
-    /// Returns the people who resemble the faces most, best first, and records one search per face.
+    /// Returns the people who resemble each face most, best first. Records one entry in the audit
+    /// log for all faces.
     pub(super) async fn recognize(
         &self,
         embeddings: &[Vec<f32>],

@@ -1,6 +1,6 @@
 //! Converts the cosine of two embeddings to the similarity of CompreFace, 0 to 1.
 
-/// Steepness of the curve. It is the second coefficient of CompreFace's default model
+/// Steepness of the curve (`c1`). It is the second coefficient of CompreFace's default model
 /// (`20180402-114759` in `facenet.py`), rounded.
 const STEEPNESS: f64 = 5.29;
 
@@ -26,7 +26,7 @@ pub(super) fn round(value: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// docs/how-to/COMPATIBILITY.md contains these values.
+    /// The table in docs/how-to/COMPATIBILITY.md was computed with this function.
     #[test]
     fn similarity_of_half_is_the_threshold() {
         assert_eq!(similarity(0.45, 0.45), 0.5);

@@ -112,11 +112,11 @@ impl SchemaLock {
 pub struct DatabaseFacts {
     /// Version of Postgres, such as `18.4`.
     pub server_version: String,
-    /// Version of the extension, if it is installed.
+    /// Version of the extension pgvector, if it is installed in the database.
     pub pgvector: Option<String>,
     /// Number of the newest migration; `None` if the database has no schema of this program.
     pub schema_version: Option<i64>,
-    /// Time of the server.
+    /// Current time of the server.
     pub time: OffsetDateTime,
 }
 
@@ -182,7 +182,7 @@ impl Schema<'_> {
         .await?)
     }
 
-    /// Returns facts about the server and the schema. Changes nothing.
+    /// Returns facts about the server and the schema. Changes nothing in the database.
     pub async fn facts(self) -> Result<DatabaseFacts, StoreError> {
         let (server_version, pgvector, time): (String, Option<String>, OffsetDateTime) = sqlx::query_as(
             "select current_setting('server_version'),

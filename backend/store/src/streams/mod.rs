@@ -173,6 +173,20 @@ impl Streams<'_> {
         conn: &mut PgConnection,
         streams: &[ConfiguredStream],
     ) -> Result<(), StoreError> {
+        // Nearly always, no row is missing, and processes need not wait for each other.
+        let (collections, names): (Vec<Uuid>, Vec<&str>) =
+            streams.iter().map(|stream| (stream.collection_id, stream.name.as_str())).unzip();
+        let present: i64 = sqlx::query_scalar(
+            "select count(*) from streams s join unnest($1::uuid[], $2::text[]) as c(collection_id, name)
+             on c.name = s.name and c.collection_id = s.collection_id where s.removed_at is null",
+        )
+        .bind(collections)
+        .bind(names)
+        .fetch_one(&mut *conn)
+        .await?;
+        if usize::try_from(present).is_ok_and(|present| present == streams.len()) {
+            return Ok(());
+        }
         lock_configuration(conn).await?;
         for stream in streams {
             let sql = insert_streams!(

@@ -31,8 +31,9 @@ class Client(Operations):
         key: An API key. The default is `FACECRAWL_KEY`. An empty text sends no key.
         timeout: The maximum number of seconds to connect, and between two parts of a response.
         retries: The maximum number of times that a request is repeated.
-        max_wait: The maximum `Retry-After`, in seconds, after which a request is repeated.
-        http: An httpx client with settings of your own, such as certificates. You close it.
+        max_wait: The maximum `Retry-After` in seconds. If it is longer, the request fails at once.
+        http: An httpx client with your own settings, such as certificates. `close` does not close
+            it.
     """
 
     def __init__(
@@ -76,7 +77,8 @@ class Client(Operations):
         The crawl continues if this method is interrupted; `cancel_crawl` ends it.
 
         Args:
-            on_progress: A function that is called with the crawl after each change.
+            on_progress: A function that is called with the crawl at the start and after each
+                change.
             options: The arguments of `create_crawl`, at least `seeds`.
         """
         return self.wait_for_crawl(self.create_crawl(**options)["id"], on_progress=on_progress)
@@ -88,7 +90,8 @@ class Client(Operations):
 
         Args:
             id: Id of the crawl.
-            on_progress: A function that is called with the crawl after each change.
+            on_progress: A function that is called with the crawl at the start and after each
+                change.
         """
         report(self.follow_crawl(id), on_progress)
         return self.get_crawl(id)
@@ -100,7 +103,8 @@ class Client(Operations):
 
         Args:
             id: Id of the video.
-            on_progress: A function that is called with the video after each change.
+            on_progress: A function that is called with the video at the start and after each
+                change.
         """
         report(self.follow_video(id), on_progress)
         return self.get_video(id)
@@ -184,7 +188,8 @@ async def async_report(events: AsyncEvents[Item], on_progress: Progress[Item] | 
                 await result
 
 
-# Both clients have the same operations. The generated code contains the whole description once.
+# Both clients have the same operations. The generated code contains their full descriptions only in
+# `Operations`, so they are copied here.
 for _name, _method in vars(Operations).items():
     if not _name.startswith("_"):
         vars(AsyncOperations)[_name].__doc__ = _method.__doc__

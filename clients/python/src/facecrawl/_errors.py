@@ -28,7 +28,8 @@ class Problem(Error):
         code: The stable code of the error, such as `not_found`. It is `http_STATUS` if the response
             does not come from the service, but for example from a proxy.
         detail: A sentence for users.
-        request_id: The id of the request, which is also in the log of the service.
+        request_id: The id of the request, which is also in the log of the service; empty if the
+            response has none.
         document: The whole problem document. See `facecrawl.types.Problem`.
         retry_after: The number of seconds to wait before the next attempt; None if the service does
             not state it.

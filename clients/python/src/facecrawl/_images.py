@@ -1,6 +1,6 @@
 """Images, videos and archives as arguments: files, bytes, images of Pillow and arrays of numpy.
 
-Neither library is imported unless the caller has imported it.
+An image of Pillow needs Pillow, and an array needs numpy and Pillow. Other arguments need neither.
 """
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def _png(image: Any) -> bytes:
 def image_body(image: Image | None, urls: bool = True, **sources: Any) -> Body:
     """Returns the body of an operation on one image.
 
-    The arguments are alternatives. `sources` are the fields of a JSON body. Without `urls`, the
-    image cannot be a URL.
+    Exactly one argument is allowed: the image, or one of `sources`, which are the fields of a JSON
+    body. If `urls` is False, the image cannot be a URL.
     """
     found = given(image=image, **sources)
     if len(found) != 1:
@@ -149,8 +149,8 @@ def batch_body(images: Iterable[Image]) -> Body:
 
 
 def upload_body(file: Upload | None, content_type: str, name: str, **sources: Any) -> Body:
-    """Returns the body with a file that can be large. The arguments are alternatives; the file is
-    the argument `name` of the operation."""
+    """Returns the body with a file that can be large. Exactly one argument is allowed: the file, or
+    one of `sources`. `name` is the name of the operation's argument for the file."""
     found = given(**{name: file}, **sources)
     if len(found) != 1:
         names = " and ".join([name, *sources])

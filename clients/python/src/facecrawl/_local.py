@@ -20,7 +20,7 @@ from facecrawl._program import program as find_program
 READY = re.compile(r"facecrawl is ready on (http://\S+)")
 LOG_LINES = 20
 STOP_SECONDS = 60.0
-# The settings that say where the parts of the installation are. A private service does not inherit
+# The settings with the paths of the parts of the installation. A private service does not inherit
 # any other setting, such as the address of a database in use.
 INHERITED = {
     "FACE_MODEL_MIRROR",
@@ -30,10 +30,11 @@ INHERITED = {
     "ORT_DYLIB_PATH",
     "POSTGRES_BIN_DIR",
 }
-# The folder of a checkout, which can contain a file with settings.
+# The variable with the folder of a checkout. It is not inherited, because the folder can contain a
+# file with settings.
 ROOT_VARIABLE = "FACECRAWL_ROOT"
-# Ends the service and deletes its folder, if one is given, when this program was killed: its end of
-# the pipe is then closed without a line.
+# A shell script that waits for a line from this program. If this program is killed, the pipe closes
+# without a line, and the script ends the service and deletes its folder, if one is given.
 GUARD = """
 read -r line && exit
 kill "$1"
@@ -41,7 +42,7 @@ tries=0
 while kill -0 "$1" && [ $tries -lt 300 ]; do sleep 0.2; tries=$((tries + 1)); done
 [ -z "$2" ] || rm -rf -- "$2"
 """
-# The line that this module waits for has this format.
+# `READY` matches a line of the log in this format.
 FIXED = {"LOG_FORMAT": "text"}
 
 Value = Union[str, int, float]
@@ -99,7 +100,7 @@ class LocalService:
     def stop(self) -> None:
         """Stops the service, and deletes its data if no folder was given."""
         if self._owner not in (0, os.getpid()):
-            return  # A fork of the process that started the service.
+            return  # This process is a fork of the one that started the service.
         atexit.unregister(self.stop)
         if self._client:
             self._client.close()
@@ -133,7 +134,8 @@ class LocalService:
             is_new = not folder.exists()
             folder.mkdir(parents=True, exist_ok=True)
         if is_new and os.geteuid() == 0:
-            # Postgres refuses to run as root. The user that runs it must be able to enter.
+            # Postgres refuses to run as root. The user that runs it must be able to enter the
+            # folder.
             folder.chmod(0o711)
         return folder
 
@@ -229,8 +231,8 @@ def local(
     Args:
         data: A folder that keeps the data. By default, a temporary folder is used and deleted.
         settings: Settings of the service by their names in .env.example, such as
-            {"CRAWL_ALLOW_PRIVATE": "10.0.0.0/8"}. Of the environment, only the settings of the
-            installation are used, such as `MODELS_DIR`.
+            {"CRAWL_ALLOW_PRIVATE": "10.0.0.0/8"}. The service ignores settings in the environment,
+            except the paths of the installation, such as `MODELS_DIR`.
         program: The program. By default, the one of this package, or `FACECRAWL_PROGRAM`.
         start_timeout: The maximum number of seconds until the service is ready.
     """

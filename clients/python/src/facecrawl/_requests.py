@@ -30,7 +30,8 @@ class Unset(enum.Enum):
 
 
 UNSET: Final = Unset.UNSET
-"""The value of an argument that leaves a field as it is. None removes the value of the field."""
+"""The default of an argument of an update. It leaves the field unchanged. None removes the value of
+the field."""
 
 
 class Body(Protocol):
@@ -125,7 +126,7 @@ def given(**fields: Any) -> dict[str, Any]:
 
 
 def _as_json(value: Any) -> Any:
-    """Converts a value that JSON does not have."""
+    """Converts a value of a type that JSON does not have."""
     if isinstance(value, datetime.datetime):
         return value.isoformat()
     if isinstance(value, uuid.UUID):

@@ -17,7 +17,7 @@ T = TypeVar("T")
 S = TypeVar("S", bound="Stream[Any]")
 A = TypeVar("A", bound="AsyncStream[Any]")
 
-# Time without a connection after which following events fails. A restart of the service is shorter.
+# Time without a connection after which `Events` fails. A restart of the service takes less time.
 RECONNECT_SECONDS = 120.0
 LONGEST_WAIT = 10.0
 
@@ -62,7 +62,6 @@ class Lines:
 
 
 
-
 class JsonLines:
     """Reads lines of JSON."""
 
@@ -77,7 +76,7 @@ class JsonLines:
 
 
 class Chunks:
-    """Passes bytes on."""
+    """Returns the bytes unchanged."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         return [chunk]
@@ -98,7 +97,7 @@ class Follower:
         self._deadline = 0.0
 
     def feed(self, chunk: bytes) -> list[Event[Any]]:
-        """Returns the complete events. After the event `done` the stream has ended."""
+        """Returns the complete events. The event `done` ends the stream and sets `is_done`."""
         events = []
         for line in self._lines.feed(chunk):
             name, _, value = line.decode().partition(":")
@@ -134,7 +133,8 @@ class Follower:
     def wait(self, error: Error | None) -> float:
         """Returns the seconds to wait before the next attempt to connect.
 
-        `error` is None if the connection ended. Raises it if a further attempt would be useless.
+        `error` is that of the last attempt; None if a connection ended. Raises it if a further
+        attempt would be useless.
         """
         if isinstance(error, Problem) and error.status not in (502, 503, 504):
             raise error
@@ -190,8 +190,8 @@ class Stream(Generic[T]):
 
 
 class Events(Stream[Event[T]]):
-    """Events of the service. If the connection ends, it is opened again, and no event is lost that
-    the service can repeat."""
+    """Events of the service. If the connection ends, the client connects again, and sends the id of
+    the last event. The service then continues after this event."""
 
     def __init__(
         self,

@@ -22,8 +22,8 @@ from facecrawl._streams import (
 )
 
 DEFAULT_URL = "http://127.0.0.1:8080"
-# The service ends a request after 60 seconds by default (REQUEST_TIMEOUT_SECONDS), with a problem
-# document.
+# By default, the service ends a request after 60 seconds with a problem document
+# (REQUEST_TIMEOUT_SECONDS).
 DEFAULT_TIMEOUT = 90.0
 # The service sends a comment every 15 seconds to callers that follow events.
 EVENT_TIMEOUT = 60.0
@@ -81,7 +81,7 @@ def is_loopback(host: str) -> bool:
 class Attempts:
     """Decides whether a request is sent again.
 
-    A response with the status 429 or 503 is repeated if it has the header `Retry-After`. The
+    A request is repeated after a response 429 or 503 with the header `Retry-After`. The
     service sends this header only if the request changed nothing. Requests with other methods than
     GET are not repeated after a connection error, because they may have been processed.
     """

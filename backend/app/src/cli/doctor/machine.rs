@@ -1,4 +1,4 @@
-//! Checks of the machine: processor, memory, disk, limits of the process, port and clock.
+//! Checks the machine: processor, memory, disks, limits of the process, port and clock.
 use super::Check;
 use crate::config::{Settings, cores};
 use crate::output::format_megabytes;
@@ -8,10 +8,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use time::OffsetDateTime;
 
-/// Number of open files that a service may need besides its connections: the database, blobs,
+/// Number of files that a service may open besides its connections: for the database, blobs,
 /// fetches of a crawl, and libraries.
 const OTHER_FILES: u64 = 1024;
-/// Free space in bytes below which a disk is reported, besides `MIN_FREE_DISK_MB`.
+/// Free space in bytes below which a disk is reported, if `MIN_FREE_DISK_MB` is not larger.
 const LOW_DISK: u64 = 2_000_000_000;
 /// A clock before this day is wrong, because this program did not exist.
 const EARLIEST: OffsetDateTime = time::macros::datetime!(2026-01-01 0:00 UTC);
@@ -64,7 +64,7 @@ fn disk(variable: &str, folder: &Path, reserve: u64) -> Check {
     let name = "disk";
     let existing = existing_folder(folder);
     let place = format!("{variable}={}", folder.display());
-    let remedy = format!("set {variable} to a folder that this user can write");
+    let remedy = format!("set {variable} to a folder to which this user can write");
     let writable = rustix::fs::access(&existing, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK);
     if let Err(error) = writable {
         return Check::error(
@@ -141,7 +141,7 @@ fn clock(now: OffsetDateTime) -> Check {
         return Check::error(
             name,
             found,
-            "TLS connections, keys with an end, retention and schedules do not work",
+            "TLS connections, the expiry of keys, retention and schedules do not work",
             "set the clock, for example with timedatectl set-ntp true",
         );
     }

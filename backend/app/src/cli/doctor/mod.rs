@@ -1,5 +1,5 @@
-//! Implements `doctor`, which checks the installation and explains what is wrong, what it costs and
-//! how to mend it. The command downloads nothing, and creates no data.
+//! Implements `doctor`, which checks the installation and explains each problem, its consequence
+//! and how to fix it. The command downloads nothing, and creates no data.
 mod machine;
 mod parts;
 
@@ -22,7 +22,7 @@ pub struct DoctorArgs {
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
     Ok,
-    /// The service works, with a restriction.
+    /// The service works, with restrictions.
     Warning,
     /// The service does not start, or does not work.
     Error,
@@ -35,10 +35,10 @@ pub(super) struct Check {
     level: Level,
     /// What was found.
     found: String,
-    /// What the problem costs.
+    /// The consequence of the problem: what does not work.
     #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<String>,
-    /// How to mend it: a command, or a setting.
+    /// How to fix the problem: a command or a setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<String>,
 }
@@ -130,7 +130,7 @@ fn print_text(report: &Report) -> anyhow::Result<()> {
     }
     let count = |level| report.checks.iter().filter(|check| check.level == level).count();
     output::print_line(match (count(Level::Error), count(Level::Warning)) {
-        (0, 0) => "nothing to mend".into(),
+        (0, 0) => "no problems found".into(),
         (errors, warnings) => format!("{errors} error(s), {warnings} warning(s)"),
     })
 }

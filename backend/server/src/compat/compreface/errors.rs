@@ -39,8 +39,9 @@ struct Body {
 /// The failure of an operation.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// A failure that only this API has.
+    /// An error that CompreFace has and the API of this service does not have.
     Own(StatusCode, Number, String),
+    /// An error of this service, which [`translate`] converts.
     Api(ApiError),
 }
 
@@ -72,7 +73,7 @@ impl IntoResponse for Failure {
             Self::Own(status, number, message) => {
                 (status, Json(Body { message, code: number as u16 })).into_response()
             }
-            // `translate` converts it, like the errors of the layers.
+            // `translate` converts it, like the errors of the middleware.
             Self::Api(error) => error.into_response(),
         }
     }
@@ -104,7 +105,7 @@ fn describe(code: Code) -> (StatusCode, Number) {
     }
 }
 
-/// The parts of a problem document that the message is made of.
+/// The fields of a problem document that determine the message.
 #[derive(Deserialize)]
 struct Problem {
     detail: String,

@@ -1,4 +1,5 @@
-//! `/recognition/faces`: the examples of subjects, which are the faces that are assigned to people.
+//! Implements `/recognition/faces`: the examples of subjects. An example is a face that is assigned
+//! to a person.
 use super::errors::{Failure, Number, Result};
 use super::images::{Options, read_images};
 use crate::auth::Caller;
@@ -172,7 +173,8 @@ pub(super) async fn delete_several_examples(
     Ok(Json(json!(deleted)))
 }
 
-/// Removes a face from its person. The image is deleted if it was only sent for enrolment.
+/// Removes a face from its person. Deletes the image if it was sent only for enrolment. Returns
+/// `None` if there is no such example.
 async fn delete(
     state: &AppState,
     caller: &Caller,

@@ -18,11 +18,11 @@ const EMBEDDING: &str = "calculator";
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Options {
-    /// Maximum number of faces, the largest ones; 0 means all.
+    /// Maximum number of faces. The largest faces are kept; 0 means all.
     limit: usize,
     /// Minimum confidence of the detector, 0 to 1.
     det_prob_threshold: Option<f32>,
-    /// Number of people per face.
+    /// Number of people to return for each face.
     #[serde(deserialize_with = "prediction_count")]
     prediction_count: Option<usize>,
     face_plugins: String,
@@ -34,7 +34,7 @@ pub(super) struct Options {
     detect_faces: Option<bool>,
 }
 
-/// Reads a flag of any case. The Python client sends `True`.
+/// Reads a flag and ignores its case, because the Python client sends `True`.
 fn flag<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<bool>, D::Error> {
     let text = String::deserialize(deserializer)?;
     match text.to_ascii_lowercase().as_str() {
@@ -44,7 +44,7 @@ fn flag<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Optio
     }
 }
 
-/// Reads the number of people per face: -1 or a positive number.
+/// Reads the number of people for each face: a positive number, or -1 for [`MAX_PREDICTIONS`].
 fn prediction_count<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> std::result::Result<Option<usize>, D::Error> {
@@ -58,7 +58,7 @@ fn prediction_count<'de, D: Deserializer<'de>>(
     }
 }
 
-/// Maximum number of people per face.
+/// Maximum number of people for each face.
 const MAX_PREDICTIONS: usize = 100;
 
 impl Options {
@@ -82,7 +82,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Returns the minimum score of the detector. Values below the lowest possible one mean that.
+    /// Returns the minimum score of the detector, which is at least [`MIN_SCORE_FLOOR`].
     pub(super) fn min_score(&self) -> Option<f32> {
         self.det_prob_threshold.map(|score| score.max(MIN_SCORE_FLOOR))
     }
@@ -99,7 +99,8 @@ impl Options {
         self.status.unwrap_or(false)
     }
 
-    /// Analyses an image, and keeps `limit` faces. The embeddings are computed if they are needed.
+    /// Analyses an image, and keeps at most `limit` faces. Computes embeddings if
+    /// `needs_embeddings` is set or the caller asked for them.
     ///
     /// # Errors
     /// Fails with 422 `no_face` if the image shows no face.
@@ -149,13 +150,14 @@ impl Options {
     }
 }
 
-/// A face in a response. The service has no plug-ins for age, gender, pose and masks.
+/// A face in a response. The service has no plug-ins for age, gender, pose and mask.
 #[derive(Serialize)]
 pub(super) struct Face {
     r#box: FaceBox,
     #[serde(skip_serializing_if = "Option::is_none")]
     embedding: Option<Vec<f32>>,
-    /// x and y of the eyes, the nose and the corners of the mouth, from the left of the image.
+    /// x and y of both eyes, the nose and both corners of the mouth. Of each pair, the one on the
+    /// left in the image is first.
     #[serde(skip_serializing_if = "Option::is_none")]
     landmarks: Option<Vec<[i64; 2]>>,
     #[serde(skip_serializing_if = "Option::is_none")]

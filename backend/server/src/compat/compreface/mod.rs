@@ -1,9 +1,10 @@
 //! The REST API of CompreFace 1.2 at `/api/v1`: recognition, detection and verification.
 //!
 //! Source of paths, parameters and responses: `docs/Rest-API-description.md` of CompreFace; source
-//! of the error codes: `CommonExceptionCode.java`. The key of a CompreFace service is a key of this
-//! service, in the header `x-api-key`. A collection takes the place of a service: the collection
-//! of the key, else `default`. The image id of an example is the id of the stored face.
+//! of the error codes: `CommonExceptionCode.java`. Clients send a key of facecrawl in the
+//! header `x-api-key`. In CompreFace, a key selects a "service" with its own subjects. Here, it
+//! selects a collection: the collection of the key, else `default`. The image id of an example is
+//! the id of the stored face.
 pub(super) mod errors;
 mod examples;
 mod images;

@@ -1,4 +1,5 @@
-//! `/recognition/recognize` and `/detection/detect`: who is in an image, and where.
+//! Implements `/recognition/recognize` and `/detection/detect`: finds the faces of an image, and
+//! the people whom they resemble.
 use super::errors::{Failure, Number, Result};
 use super::examples::FileBody;
 use super::images::{Face, Options, Versions, read_images};

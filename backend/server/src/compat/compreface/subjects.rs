@@ -1,4 +1,4 @@
-//! `/recognition/subjects`: the people, by name.
+//! Implements `/recognition/subjects`: lists, creates, renames and deletes people by name.
 use super::errors::{Failure, Number, Result};
 use crate::auth::Caller;
 use crate::compat::people::People;
@@ -28,7 +28,7 @@ pub(super) async fn list_subjects(state: AppState, caller: Caller) -> Result<Jso
     Ok(Json(json!({"subjects": People::new(&state, &caller).await?.names().await?})))
 }
 
-/// List the names of all subjects, at the path of CompreFace's own examples.
+/// List the names of all subjects. The examples in CompreFace's documentation use this path.
 #[utoipa::path(get, path = "/api/v1/recognition/subjects/")]
 pub(super) async fn list_subjects_with_slash(state: AppState, caller: Caller) -> Result<Json<Value>> {
     list_subjects(state, caller).await
@@ -82,7 +82,7 @@ pub(super) async fn delete_subject(
     Ok(Json(json!({"subject": subject.name})))
 }
 
-/// Refuse to delete all subjects. One request without a name must not empty a collection.
+/// Reject the deletion of all subjects. One request without a name must not empty a collection.
 #[utoipa::path(delete, path = "/api/v1/recognition/subjects")]
 pub(super) async fn delete_all_subjects() -> Failure {
     let message = "facecrawl does not delete all subjects at once; name one: DELETE /api/v1/recognition/subjects/{subject}";

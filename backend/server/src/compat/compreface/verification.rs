@@ -1,4 +1,4 @@
-//! Verification: whether two faces are of one person.
+//! Implements the verification operations, which compare two faces.
 use super::errors::{Failure, Number, Result};
 use super::examples::FileBody;
 use super::images::{Face, Options, Versions, read_images};
@@ -24,7 +24,7 @@ pub(super) const ANALYZE: Spec = Spec::needs(Scope::Analyze);
 struct Verified {
     #[serde(flatten)]
     face: Face,
-    /// Name of the subject of a stored example.
+    /// Name of the subject, in a comparison with a stored example.
     #[serde(skip_serializing_if = "Option::is_none")]
     subject: Option<String>,
     similarity: f64,
@@ -146,7 +146,7 @@ pub(super) async fn verify(state: AppState, caller: Caller, request: Request) ->
     Ok(Json(json!({"result": [pair]})))
 }
 
-/// One embedding, and those to compare it with.
+/// An embedding, and the embeddings to compare it with.
 #[derive(Deserialize, ToSchema)]
 pub(super) struct SourceAndTargets {
     source: Vec<f32>,

@@ -1,4 +1,5 @@
-//! Reads the form of a request: text fields, and images under any other name.
+//! Reads the form of a request. `api_key`, `userid` and `min_confidence` are text fields. Parts
+//! with other names are images.
 use crate::auth::{Caller, check_scope, no_key, parse_key};
 use crate::extract::image::form_parts;
 use crate::extract::media_type;
@@ -31,8 +32,8 @@ impl Form {
     async fn read(state: &AppState, request: Request) -> Result<Self> {
         let mut form = Self::default();
         let fields = match media_type(request.headers()).as_str() {
-            // Some clients send no body if there is no field. The layers reject other bodies
-            // without a type.
+            // Some clients send no body if the form has no field. The middleware rejects a body
+            // without a content type.
             "" => Vec::new(),
             "application/x-www-form-urlencoded" => small_form(request).await?,
             _ => form_parts(request, state, MAX_PARTS).await?,
@@ -84,8 +85,9 @@ impl Form {
     }
 }
 
-/// Reads the form of a request, and runs an operation for its caller. The key is in a header or in
-/// the form. A form is read before its key is known, within the limits of the sender's address.
+/// Reads the form of a request, and runs `operation` for its caller. The key is in a header or in
+/// the form. If the key is in the form, the form is read before the key is checked. Until then, the
+/// limits of the sender's address apply.
 ///
 /// # Errors
 /// Fails with 401 without a valid key, with 403 if the key lacks the scope, and with 429 if the key

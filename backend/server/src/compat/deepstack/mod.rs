@@ -1,8 +1,8 @@
 //! The face API of DeepStack and CodeProject.AI at `/v1/vision/face`.
 //!
 //! Source of paths, fields and responses: the documentation of DeepStack ("Face Recognition"), and
-//! its Python client. The people are those of the collection of the key, else of `default`. With
-//! `AUTH=keys`, the key is the field `api_key` of the form, or in a header.
+//! its Python client. The people are those of the collection of the key, else of `default`. If the
+//! service requires keys, the key is the field `api_key` of the form, or in a header.
 mod form;
 
 use self::form::with_form;
@@ -30,7 +30,7 @@ const ERASE: Spec = Spec::new(Access::NeedsInForm(Scope::Erase));
 
 /// Default of `min_confidence` of a recognition, as in DeepStack.
 const MIN_CONFIDENCE: f64 = 0.67;
-/// The `userid` of a face that resembles nobody enough.
+/// The `userid` of a face whose similarity to each person is below the minimum.
 const UNKNOWN: &str = "unknown";
 /// Maximum size of a problem document of this service in bytes.
 const MAX_PROBLEM_BYTES: usize = 64 << 10;
@@ -176,8 +176,8 @@ struct Problem {
     detail: String,
 }
 
-/// Converts a problem document to an error of DeepStack, which clients expect with the status 400
-/// if the request cannot be processed. Statuses of keys, limits and failures are kept.
+/// Converts a problem document to an error of DeepStack. The statuses 422 and 415 become 400, as
+/// clients expect. Other statuses are kept.
 pub(super) async fn translate(response: Response) -> Response {
     let Some(code) = response.extensions().get::<Code>().copied() else { return response };
     let (mut parts, body) = response.into_parts();
