@@ -134,13 +134,8 @@ class Types:
             is_class = source.startswith("class ")
             parts.append(f"\n\n{source}" if is_class or not parts or parts[-1].lstrip().startswith("class ") else source)
         head = HEAD.format("The types of requests and responses.") + textwrap.dedent("""\
-            import sys
-            from typing import Any, Literal, Union
+            from typing import Any, Literal, NotRequired, TypedDict, Union
 
-            if sys.version_info >= (3, 11):
-                from typing import NotRequired, TypedDict
-            else:
-                from typing_extensions import NotRequired, TypedDict
             """)
         return head + "\n".join(parts) + "\n"
 

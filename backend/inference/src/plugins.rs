@@ -19,8 +19,8 @@ pub(crate) struct Plugin {
     pub(crate) dependencies: &'static [&'static str],
     /// The argument of `scripts/gpu-runtime` that installs the plug-in.
     pub(crate) argument: &'static str,
-    /// The extra of the Python package `facecrawl` that installs the plug-in.
-    pub(crate) extra: &'static str,
+    /// The package of the plug-in in the Python package index.
+    pub(crate) wheel: &'static str,
 }
 
 const PLUGINS: [Plugin; 3] = [
@@ -31,7 +31,7 @@ const PLUGINS: [Plugin; 3] = [
         library: "onnxruntime_providers_nv_tensorrt_rtx",
         dependencies: &["libcudart", "libtensorrt_rtx", "libtensorrt_onnxparser_rtx"],
         argument: "tensorrt-rtx",
-        extra: "nvidia",
+        wheel: "onnxruntime-ep-nv-tensorrt-rtx-cu13",
     },
     Plugin {
         provider: Provider::OpenVinoGpu,
@@ -40,7 +40,7 @@ const PLUGINS: [Plugin; 3] = [
         library: "onnxruntime_providers_openvino_plugin",
         dependencies: &[],
         argument: "openvino",
-        extra: "openvino",
+        wheel: "onnxruntime-ep-openvino",
     },
     Plugin {
         provider: Provider::WebGpu,
@@ -49,7 +49,7 @@ const PLUGINS: [Plugin; 3] = [
         library: "onnxruntime_providers_webgpu",
         dependencies: &[],
         argument: "webgpu",
-        extra: "webgpu",
+        wheel: "onnxruntime-ep-webgpu",
     },
 ];
 

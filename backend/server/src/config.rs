@@ -88,6 +88,18 @@ pub enum Compat {
     DeepStack,
 }
 
+impl Compat {
+    pub(crate) const ALL: [Self; 2] = [Self::CompreFace, Self::DeepStack];
+
+    /// Returns the beginning of the paths of the API.
+    pub(crate) fn path(self) -> &'static str {
+        match self {
+            Self::CompreFace => "/api/v1/",
+            Self::DeepStack => "/v1/vision/face",
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Config {
     pub auth: Auth,

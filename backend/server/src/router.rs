@@ -1,6 +1,7 @@
 //! Builds the router of the service from all operations, the web page, the API browser and the
 //! middleware. The operations are in `routes`.
-use crate::config::Auth;
+use crate::compat::translate_errors;
+use crate::config::{Auth, Compat};
 use crate::middleware::{Api, access, limits, responses};
 use crate::openapi::{BaseDocument, complete, require_keys};
 use crate::operation::{Operations, Routes};
@@ -8,7 +9,7 @@ use crate::routes::system::{no_method, no_route, no_status_route};
 use crate::{AppState, Spec, routes};
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, Method, header};
-use axum::middleware::{from_fn, from_fn_with_state, map_response};
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::IntoResponse;
 use std::sync::{Arc, LazyLock};
 use tower_http::catch_panic::CatchPanicLayer;
@@ -52,9 +53,9 @@ pub(crate) fn describe_api() -> (OpenApi, Operations) {
 
 pub fn router(state: AppState) -> Router {
     let (mut router, api) = add_key_check(operations(), state.clone());
-    for compat in state.config.compat.clone() {
+    for compat in Compat::ALL.into_iter().filter(|compat| state.config.compat.contains(compat)) {
         let (routes, _) = add_key_check(compat.routes(), state.clone());
-        router = router.merge(routes.layer(map_response(move |response| compat.translate(response))));
+        router = router.merge(routes);
     }
     let router = router
         .merge(api_browser())
@@ -90,6 +91,8 @@ fn add_outer_layers(router: Router<AppState>, api: Api) -> Router {
     if let Some(cors) = cors(&state.config.allow_origins) {
         router = router.layer(cors);
     }
+    // The errors of all layers above get the form of the API to which the path belongs.
+    router = router.layer(from_fn_with_state(state.clone(), translate_errors));
     router.layer(from_fn(responses::observe)).layer(from_fn(responses::assign_id)).with_state(state)
 }
 

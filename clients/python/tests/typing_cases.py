@@ -4,11 +4,10 @@ from __future__ import annotations
 import io
 import pathlib
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, assert_type
 
 import numpy
 import PIL.Image
-from typing_extensions import assert_type
 
 import facecrawl
 from facecrawl.types import AlertView, CollectionView, CrawlView, DeletionPreview, StoredFace

@@ -61,8 +61,8 @@
 {{- if not $values.ingress.host -}}
 {{- fail "ingress.enabled is true and ingress.host is not set; set it to the public name of the service" -}}
 {{- end -}}
-{{- if ne (toString $config.AUTH) "keys" -}}
-{{- fail (printf "ingress.enabled is true and config.AUTH is %v; without keys, everyone who reaches the Ingress can read and delete all faces. Set config.AUTH=keys" $config.AUTH) -}}
+{{- if not (has (toString $config.AUTH) (list "keys" "proxy")) -}}
+{{- fail (printf "ingress.enabled is true and config.AUTH is %v; without keys, everyone who reaches the Ingress can read and delete all faces. Set config.AUTH to keys or proxy" $config.AUTH) -}}
 {{- end -}}
 {{- end -}}
 
@@ -85,7 +85,7 @@
 {{- fail "monitoring.enabled and networkPolicy.enabled are true and networkPolicy.monitoring is empty; list the pods of Prometheus" -}}
 {{- end -}}
 
-{{- if and $values.monitoring.enabled (eq (toString $config.AUTH) "keys") (not $values.monitoring.keySecret.name) -}}
-{{- fail "monitoring.enabled is true and monitoring.keySecret.name is not set; with config.AUTH=keys, /metrics requires an API key with the scope system" -}}
+{{- if and $values.monitoring.enabled (has (toString $config.AUTH) (list "keys" "proxy")) (not $values.monitoring.keySecret.name) -}}
+{{- fail "monitoring.enabled is true and monitoring.keySecret.name is not set; with config.AUTH=keys or proxy, /metrics requires an API key with the scope system" -}}
 {{- end -}}
 {{- end -}}

@@ -50,7 +50,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- define "facecrawl.settings" -}}
 {{- $root := .root -}}
 {{- $settings := mergeOverwrite (deepCopy $root.Values.config) (deepCopy (index $root.Values .component).config) -}}
-{{- if eq (toString $settings.AUTH) "none" -}}
+{{- if ne (toString $settings.AUTH) "keys" -}}
 {{- $name := include "facecrawl.fullname" $root -}}
 {{- $host := printf "%s.%s" $name $root.Release.Namespace -}}
 {{- $hosts := list $name $host (printf "%s.svc" $host) (printf "%s.svc.cluster.local" $host) -}}

@@ -43,7 +43,7 @@ pub(super) async fn run(settings: &Settings, args: GpuArgs) -> anyhow::Result<Ex
         match missing.collect::<Vec<_>>().as_slice() {
             [] => Ok(()),
             missing => output::print_line(format!(
-                "to install the backend for the GPUs of this machine: ./scripts/gpu-runtime {}",
+                "to install the backend for the GPUs of this machine, in a checkout: ./scripts/gpu-runtime {}",
                 missing.join(" ")
             )),
         }

@@ -18,7 +18,7 @@ mod variable;
 pub use convert::DATABASE;
 pub use environment::{Otlp, restart_with_library_settings};
 pub use layers::{Flag, Sources};
-pub use packages::PythonPackages;
+pub use packages::{Installation, PythonPackages};
 pub use resources::{MemoryLimit, cores};
 pub use settings::{
     Crawl, Detection, Gpu, Log, LogFormat, Models, SearchIndex, Service, Settings, Storage, Tensorrt,
@@ -66,7 +66,7 @@ pub fn load(sources: &Sources) -> Result<LoadedConfig, ConfigErrors> {
     let Some(mut settings) = settings else { return Err(ConfigErrors(errors)) };
     settings.recipes = layers::read_recipes(sources)?;
     settings.root = sources.root();
-    settings.installed_by_pip = sources.packages.is_some();
+    settings.installation = Installation::of_process(sources.packages.is_some());
     let resolved = resources::fill_in_library(&settings, resources::fill_in_performance(&settings, resolved));
     let loaded = LoadedConfig { settings, resolved };
     let contradictions = contradictions::find(&loaded);

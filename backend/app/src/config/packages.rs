@@ -5,6 +5,30 @@ use std::path::{Path, PathBuf};
 /// Name of the folder with the metadata of the Python package of this version.
 const METADATA: &str = concat!("facecrawl-", env!("CARGO_PKG_VERSION"), ".dist-info");
 
+/// The folder of the program in the Debian package.
+const DEBIAN_FOLDER: &str = "/usr/lib/facecrawl";
+
+/// How the program was installed. This determines how to install a missing part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Installation {
+    /// Built in a checkout, or copied from one.
+    Checkout,
+    Pip,
+    Debian,
+}
+
+impl Installation {
+    /// Returns how the running program was installed.
+    pub(super) fn of_process(by_pip: bool) -> Self {
+        let is_debian = || std::env::current_exe().is_ok_and(|program| program.starts_with(DEBIAN_FOLDER));
+        match by_pip {
+            true => Self::Pip,
+            false if is_debian() => Self::Debian,
+            false => Self::Checkout,
+        }
+    }
+}
+
 /// The folders of the Python environment in which pip installed the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PythonPackages {

@@ -115,8 +115,8 @@ macro_rules! settings {
             pub recipes: crawler::Recipes,
             /// The checkout from which `scripts/run` was called, if it was used.
             pub root: Option<std::path::PathBuf>,
-            /// Whether pip installed the program.
-            pub installed_by_pip: bool,
+            /// How the program was installed.
+            pub installation: crate::config::Installation,
         }
         $($(#[doc = $group_doc])+
         #[derive(Clone, Debug)]
@@ -133,7 +133,7 @@ macro_rules! settings {
             // All groups are read before the first one can fail, so that every error is reported.
             pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
                 $(let $group = $Group::read(reader);)+
-                Some(Self { $($group: $group?,)+ recipes: crawler::Recipes::default(), root: None, installed_by_pip: false })
+                Some(Self { $($group: $group?,)+ recipes: crawler::Recipes::default(), root: None, installation: crate::config::Installation::Checkout })
             }
         }
         /// Returns every variable, in the order of the documentation.

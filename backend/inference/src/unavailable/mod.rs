@@ -240,8 +240,8 @@ impl Unavailable {
         let provider = self.provider.filter(|_| has_script)?;
         if let Some(plugin) = provider.plugin() {
             return Some(format!(
-                "`./scripts/gpu-runtime {}` installs it, or `pip install 'facecrawl[{}]'` in an installation by pip",
-                plugin.argument, plugin.extra
+                "`./scripts/gpu-runtime {}` installs it, or in an installation by pip `pip install {}`",
+                plugin.argument, plugin.wheel
             ));
         }
         let advice = match provider {

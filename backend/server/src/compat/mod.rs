@@ -8,8 +8,11 @@ pub(crate) mod deepstack;
 mod people;
 mod similarity;
 
+use crate::AppState;
 use crate::config::Compat;
 use crate::operation::Routes;
+use axum::extract::Request;
+use axum::middleware::Next;
 use axum::response::Response;
 
 impl Compat {
@@ -23,10 +26,21 @@ impl Compat {
 
     /// Converts a problem document of this service, which a layer or a handler returned, to an
     /// error of the API. Returns other responses unchanged.
-    pub(crate) async fn translate(self, response: Response) -> Response {
+    async fn translate(self, response: Response) -> Response {
         match self {
             Self::CompreFace => compreface::errors::translate(response).await,
             Self::DeepStack => deepstack::translate(response).await,
         }
+    }
+}
+
+/// Converts the errors of requests to an enabled API to its own errors.
+pub(crate) async fn translate_errors(state: AppState, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let owner = state.config.compat.iter().copied().find(|compat| path.starts_with(compat.path()));
+    let response = next.run(request).await;
+    match owner {
+        Some(compat) => compat.translate(response).await,
+        None => response,
     }
 }

@@ -98,10 +98,16 @@ impl<'a> People<'a> {
     /// Gives a person another name.
     pub(super) async fn rename(&self, subject: &Subject, name: &str) -> Result<()> {
         let store = self.caller.store();
-        let name = check_text("subject", Some(name.to_owned()))?;
-        let patch = SubjectPatch { name: Some(name), ..SubjectPatch::default() };
+        let Some(text) = &check_text("subject", Some(name.to_owned()))? else { return Ok(()) };
+        let patch = SubjectPatch { name: Some(Some(text.clone())), ..SubjectPatch::default() };
         retried("rename_subject", || async {
             let mut tx = store.begin().await?;
+            store.people().lock_name(tx.conn(), subject.collection_id, text).await?;
+            let others = store.people().with_name(&mut *tx.conn(), subject.collection_id, text).await?;
+            if others.iter().any(|id| *id != subject.id) {
+                let detail = "another request has just given this name to a person; repeat the request";
+                return Err(ApiError::new(Code::Conflict, detail).field("subject"));
+            }
             store.people().lock(tx.conn(), subject.collection_id, &[subject.id]).await?;
             store.people().update(tx.conn(), subject.id, &patch).await?;
             Ok::<_, ApiError>(tx.commit().await?)

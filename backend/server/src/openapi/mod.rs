@@ -136,7 +136,7 @@ fn body_schema(operation: &Operation, content_type: &str) -> Option<String> {
 fn declare_security(document: &mut OpenApi, operations: &Operations) {
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("fc_…");
     let bearer = bearer.description(Some(
-        "A key that `facecrawl keys create` or `POST /keys` created; required if the service runs with `AUTH=keys`",
+        "A key that `facecrawl keys create` or `POST /keys` created; required if the service runs with `AUTH=keys`, or with `AUTH=proxy` and the proxy names nobody",
     ));
     let header = ApiKeyValue::with_description("X-API-Key", "The same key in another header");
     let components = document.components.get_or_insert_default();
@@ -145,10 +145,13 @@ fn declare_security(document: &mut OpenApi, operations: &Operations) {
     for (_, spec, operation) in operations.documented(document) {
         let (scope, note) = match spec.access {
             Access::Open => continue,
-            Access::AnyKey => (None, "Requires a key if the service runs with `AUTH=keys`.".to_owned()),
+            Access::AnyKey => (
+                None,
+                "Requires a key or a person if the service runs with `AUTH=keys` or `AUTH=proxy`.".to_owned(),
+            ),
             Access::Needs(scope) | Access::NeedsInForm(scope) => (
                 Some(scope.as_str()),
-                format!("Requires the scope `{scope}` if the service runs with `AUTH=keys`."),
+                format!("Requires the scope `{scope}` if the service runs with `AUTH=keys` or `AUTH=proxy`."),
             ),
         };
         let require = |scheme: &str| SecurityRequirement::new(scheme, scope);

@@ -77,7 +77,7 @@ struct KeyView {
     /// Time of revocation; null if it is not revoked.
     #[serde(with = "time::serde::rfc3339::option")]
     revoked_at: Option<OffsetDateTime>,
-    /// The key that created it; null for a key from the command line.
+    /// The key that created it; null for a key from the command line or of a person.
     #[schema(example = "0198f1c2-7d10-7000-8000-4a6f1f6e2b07")]
     made_by: Option<Uuid>,
 }
@@ -217,14 +217,14 @@ pub(crate) struct CreateKey {
     #[serde(deserialize_with = "Option::deserialize")]
     #[schema(required)]
     collection: Option<String>,
-    /// Its scopes: at least one, and only scopes of the calling key.
+    /// Its scopes: at least one, and only scopes of the caller.
     #[schema(value_type = Vec<ScopeName>, min_items = 1)]
     scopes: Vec<Scope>,
-    /// Maximum number of requests per minute, at most that of the calling key; null means no limit,
+    /// Maximum number of requests per minute, at most that of the caller; null means no limit,
     /// which only a key without a limit can grant.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 2_147_483_647)]
     requests_per_minute: Option<Bounded<1, 2_147_483_647>>,
-    /// Time of expiry, in the future and not after that of the calling key; null means that the key
+    /// Time of expiry, in the future and not after that of the caller; null means that the key
     /// never expires.
     #[serde(default, deserialize_with = "time")]
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -243,10 +243,10 @@ struct CreatedKey {
 
 const CREATE: Spec = Spec::needs(Scope::Keys).problems(&[&[Code::Conflict, Code::NotFound]]);
 
-/// Create a key with at most the permissions of the calling key.
+/// Create a key with at most the permissions of the caller, who is a key or a person.
 ///
-/// The new key can have only scopes of the calling key. It can access only collections that the
-/// calling key can access. It expires no later than the calling key, and has no higher limit of
+/// The new key can have only scopes of the caller. It can access only collections that the caller
+/// can access. It expires no later than the key of the caller, and has no higher limit of
 /// requests.
 #[utoipa::path(
     post, path = "/keys", operation_id = "create_key", tag = "keys",
@@ -324,26 +324,26 @@ impl<'a> Grantor<'a> {
 fn check_grant(creator: &Grantor<'_>, new: &NewKey) -> Result<()> {
     let refuse = |field: &str, message: String| insufficient(Scope::Keys, message).field(field);
     if let Some(scope) = new.scopes.iter().find(|scope| !creator.scopes.contains(scope)) {
-        let message = format!("scopes: the calling key does not have the scope {scope} and cannot grant it");
+        let message = format!("scopes: the caller does not have the scope {scope} and cannot grant it");
         return Err(refuse("scopes", message).allowed(creator.scopes.iter().map(|scope| scope.as_str())));
     }
     if let (Some(limit), None) = (creator.collection, new.collection_id) {
         let message =
-            "collection: a key for one collection cannot create a key for all collections".to_owned();
+            "collection: a caller with one collection cannot create a key for all collections".to_owned();
         return Err(refuse("collection", message).allowed([limit]));
     }
     if let Some(limit) = creator.requests_per_minute
         && new.requests_per_minute.is_none_or(|rate| rate > limit)
     {
         let message = format!(
-            "requests_per_minute: the calling key may send {limit} requests per minute; the new key must not have a higher limit"
+            "requests_per_minute: the caller may send {limit} requests per minute; the new key must not have a higher limit"
         );
         return Err(refuse("requests_per_minute", message).allowed([format!("1 to {limit}")]));
     }
     if let Some(expiry) = creator.expires_at.filter(|expiry| new.expires_at.is_none_or(|new| new > *expiry)) {
         let expiry = expiry.format(&Rfc3339).map_err(ApiError::internal)?;
         let message =
-            format!("expires_at: the calling key expires at {expiry}; the new key must not expire later");
+            format!("expires_at: the caller expires at {expiry}; the new key must not expire later");
         return Err(refuse("expires_at", message).allowed([format!("a time up to {expiry}")]));
     }
     Ok(())

@@ -15,7 +15,9 @@ const RECOGNIZE: &str = "/api/v1/recognition/recognize";
 const VISION: &str = "/v1/vision/face";
 
 fn config() -> Config {
-    Config { compat: vec![Compat::CompreFace, Compat::DeepStack], ..Config::default() }
+    // A value that occurs twice is the same as once.
+    let compat = vec![Compat::CompreFace, Compat::DeepStack, Compat::CompreFace];
+    Config { compat, ..Config::default() }
 }
 
 /// Starts a service with the default models and both APIs.
@@ -286,7 +288,25 @@ async fn compreface_key_limits_scope_and_collection() {
     failure(call(Some(&other), Method::DELETE, &format!("{SUBJECTS}/Ada")).await, 404, 42).await;
     // Keys in addresses are not offered: they end up in logs.
     let response = call(None, Method::GET, &format!("/api/v1/static/{press}/images/{FAKE_ID}")).await;
-    assert_eq!(response.status(), StatusCode::NOT_FOUND);
+    failure(response, 404, 0).await;
+}
+
+#[testing::test]
+async fn errors_of_all_layers_have_the_form_of_the_api() {
+    let app = app().await;
+    failure(app.get("/api/v1/nothing").await, 404, 0).await;
+    failure(app.request(Method::PATCH, SUBJECTS).send().await.unwrap(), 405, 0).await;
+    failure(app.request(Method::GET, SUBJECTS).header("host", "evil.example").send().await.unwrap(), 421, 0)
+        .await;
+    let other_site =
+        app.request(Method::DELETE, &format!("{SUBJECTS}/Ada")).header("origin", "https://evil.example");
+    failure(other_site.send().await.unwrap(), 403, 0).await;
+    let response = app.get(VISION).await;
+    assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
+    let body: Value = response.json().await.unwrap();
+    assert_eq!((&body["success"], &body["code"]), (&json!(false), &json!(405)));
+    // Other paths keep the form of this service.
+    assert_eq!(app.get("/nothing").await.json::<Value>().await.unwrap()["code"], "route_not_found");
 }
 
 #[testing::test]

@@ -103,7 +103,7 @@ impl SchemaLock {
         if !*is_locked {
             *is_locked = try_lock_shared(&mut self.conn, PROCESS_LOCK).await?;
         }
-        check_required(required_version(&mut self.conn).await?, self.known)
+        check_required(read_required_version(&mut self.conn).await?, self.known)
     }
 }
 
@@ -116,6 +116,8 @@ pub struct DatabaseFacts {
     pub pgvector: Option<String>,
     /// Number of the newest migration; `None` if the database has no schema of this program.
     pub schema_version: Option<i64>,
+    /// The lowest version that a program must know to use the schema; 0 without a schema.
+    pub required_version: i64,
     /// Current time of the server.
     pub time: OffsetDateTime,
 }
@@ -154,7 +156,7 @@ impl Schema<'_> {
         let newest = newest_applied(&applied);
         let (mut migration_count, mut stopped) = (0, false);
         if newest > known {
-            check_required(required_version(&mut conn).await?, known)?;
+            check_required(read_required_version(&mut conn).await?, known)?;
             tracing::warn!(
                 schema = newest,
                 known,
@@ -190,13 +192,14 @@ impl Schema<'_> {
         )
         .fetch_one(self.0)
         .await?;
-        let schema_version = if self.exists().await? {
+        let (mut schema_version, mut required_version) = (None, 0);
+        if self.exists().await? {
             let mut conn = connect(self.0.connect_options().as_ref()).await?;
-            Some(newest_applied(&conn.list_applied_migrations(&MIGRATIONS.table_name).await?))
-        } else {
-            None
-        };
-        Ok(DatabaseFacts { server_version, pgvector, schema_version, time })
+            schema_version =
+                Some(newest_applied(&conn.list_applied_migrations(&MIGRATIONS.table_name).await?));
+            required_version = read_required_version(&mut conn).await?;
+        }
+        Ok(DatabaseFacts { server_version, pgvector, schema_version, required_version, time })
     }
 
     /// Checks that the schema matches this program, for commands that do not migrate.
@@ -309,7 +312,7 @@ async fn unlock(conn: &mut PgConnection, key: i64) -> Result<(), StoreError> {
 async fn acquire_migration_lock(conn: &mut PgConnection, known: i64) -> Result<(), StoreError> {
     let mut log = LogLimit::default();
     while !try_lock(conn, MIGRATION_LOCK).await? {
-        check_required(required_version(conn).await?, known)?;
+        check_required(read_required_version(conn).await?, known)?;
         if log.is_due() {
             tracing::info!("waiting for another process that migrates the database");
         }
@@ -375,7 +378,7 @@ async fn has_required_version(conn: &mut PgConnection) -> Result<bool, StoreErro
 }
 
 /// Returns the required version: 0 if the table does not exist yet.
-async fn required_version(conn: &mut PgConnection) -> Result<i64, StoreError> {
+async fn read_required_version(conn: &mut PgConnection) -> Result<i64, StoreError> {
     if !has_required_version(conn).await? {
         return Ok(0);
     }

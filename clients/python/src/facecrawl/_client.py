@@ -2,21 +2,15 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 import httpx
 
 from facecrawl._operations import AsyncOperations, Operations
 from facecrawl._streams import AsyncEvents, Events
 from facecrawl._transport import DEFAULT_TIMEOUT, Settings
-from facecrawl._types import CrawlView, CreateCrawl, VideoView
-
-if sys.version_info >= (3, 11):
-    from typing import Unpack
-else:
-    from typing_extensions import Unpack
+from facecrawl._types import AlertView, CrawlView, CreateCrawl, VideoView
 
 Item = TypeVar("Item")
 Progress = Callable[[Item], object]
@@ -68,6 +62,23 @@ class Client(Operations):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def follow_alerts(
+        self, *, collection: str | None = None, after: int | None = None
+    ) -> Events[AlertView]:
+        """Follows the alerts of a collection. If the connection ends, the client connects again and
+        continues after the last alert.
+
+        Args:
+            collection: The collection; the default is the collection of the key, else `default`.
+            after: The number of the last alert that the caller has. Without it, the stream begins
+                with the alerts that are created after this call.
+        """
+        if after is None:
+            # Otherwise alerts could be missed if the connection ends before the first one.
+            newest = self.list_alerts(collection=collection, limit=1)["alerts"]
+            after = newest[0]["sequence"] if newest else 0
+        return super().follow_alerts(collection=collection, after=after)
 
     def crawl(
         self, *, on_progress: Progress[CrawlView] | None = None, **options: Unpack[CreateCrawl]
@@ -145,6 +156,15 @@ class AsyncClient(AsyncOperations):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+    async def follow_alerts(
+        self, *, collection: str | None = None, after: int | None = None
+    ) -> AsyncEvents[AlertView]:
+        """Follows the alerts of a collection; see `Client.follow_alerts`."""
+        if after is None:
+            newest = (await self.list_alerts(collection=collection, limit=1))["alerts"]
+            after = newest[0]["sequence"] if newest else 0
+        return await super().follow_alerts(collection=collection, after=after)
 
     async def crawl(
         self, *, on_progress: Progress[CrawlView] | None = None, **options: Unpack[CreateCrawl]

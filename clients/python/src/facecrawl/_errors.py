@@ -47,7 +47,8 @@ class Problem(Error):
         self.retry_after = retry_after
 
     def __str__(self) -> str:
-        return f"{self.code}: {self.detail} (request {self.request_id})"
+        request = f" (request {self.request_id})" if self.request_id else ""
+        return f"{self.code}: {self.detail}{request}"
 
     @classmethod
     def from_response(cls, response: httpx.Response) -> Problem:

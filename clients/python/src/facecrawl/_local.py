@@ -40,7 +40,7 @@ read -r line && exit
 kill "$1"
 tries=0
 while kill -0 "$1" && [ $tries -lt 300 ]; do sleep 0.2; tries=$((tries + 1)); done
-[ -z "$2" ] || rm -rf -- "$2"
+kill -0 "$1" || [ -z "$2" ] || rm -rf -- "$2"
 """
 # `READY` matches a line of the log in this format.
 FIXED = {"LOG_FORMAT": "text"}
@@ -147,8 +147,10 @@ class LocalService:
                 near = difflib.get_close_matches(name, names, 1)
                 hint = f"; did you mean {near[0]}?" if near else "; .env.example lists the settings"
                 raise ValueError(f"{name} is not a setting of facecrawl{hint}")
-            if name in FIXED or name == "DATA_DIR":
-                raise ValueError(f"{name} cannot be set here; `data` selects the folder")
+            if name == "DATA_DIR":
+                raise ValueError("DATA_DIR cannot be set here; the argument `data` selects the folder")
+            if name in FIXED:
+                raise ValueError(f"{name} cannot be set here, because this module reads the log")
         removed = (names - INHERITED) | {ROOT_VARIABLE}
         kept = {name: value for name, value in os.environ.items() if name not in removed}
         given = {name: as_text(value) for name, value in self._settings.items()}

@@ -1,7 +1,7 @@
 //! Checks the parts that the program uses: libraries, models, devices, ffmpeg, the database and the
 //! blobs.
 use super::{Check, Level};
-use crate::config::{Settings, mask_url};
+use crate::config::{Installation, Settings, mask_url};
 use crate::decoder::open_decoder;
 use crate::models::{FileState, ModelStore};
 use crate::service::{Database, Sharing, open_blobs, start_engine};
@@ -32,9 +32,10 @@ pub(super) async fn checks(settings: &Settings) -> Vec<Check> {
 
 fn onnx_runtime(settings: &Settings) -> Check {
     let name = "ONNX Runtime";
-    let remedy = match settings.installed_by_pip {
-        true => "pip install --force-reinstall facecrawl",
-        false => "./scripts/setup, or set ORT_DYLIB_PATH to the library",
+    let remedy = match settings.installation {
+        Installation::Checkout => "./scripts/setup, or set ORT_DYLIB_PATH to the library",
+        Installation::Pip => "install the wheel of facecrawl again (pip install --force-reinstall FILE)",
+        Installation::Debian => "install the package facecrawl again",
     };
     let path = settings.onnx_runtime_library(settings.requests_gpu());
     let place =
@@ -119,12 +120,14 @@ fn operations(settings: &Settings, report: &DeviceReport) -> Vec<Check> {
             .into_iter()
             .flat_map(|backend| missing_gpu_runtimes(backend, &settings.gpu_operations(), &report.providers));
         let runtimes: Vec<&str> = runtimes.collect();
-        let remedy = match (runtimes.is_empty(), settings.installed_by_pip) {
-            (true, _) => "facecrawl gpu --test tests each device".to_owned(),
-            (false, true) => {
-                format!("pip install 'facecrawl[{}]'", runtimes.join(",").replace("tensorrt-rtx", "nvidia"))
+        let remedy = match settings.installation {
+            _ if runtimes.is_empty() => "facecrawl gpu --test tests each device".to_owned(),
+            Installation::Checkout => format!("./scripts/gpu-runtime {}", runtimes.join(" ")),
+            // The reasons above name the packages of the plug-ins.
+            Installation::Pip => "install the packages that the reasons name".to_owned(),
+            Installation::Debian => {
+                format!("set GPU_PLUGINS_DIR to a folder with the plug-in {}", runtimes.join(" or "))
             }
-            (false, false) => format!("./scripts/gpu-runtime {}", runtimes.join(" ")),
         };
         checks.push(Check::warning("devices", reasons.join("; "), "these operations run on the CPU", remedy));
     }
@@ -133,9 +136,10 @@ fn operations(settings: &Settings, report: &DeviceReport) -> Vec<Check> {
 
 fn ffmpeg(settings: &Settings) -> Check {
     let name = "ffmpeg";
-    let remedy = match settings.installed_by_pip {
-        true => "pip install 'facecrawl[video]', or install ffmpeg 6.0 or newer",
-        false => "./scripts/video, or install ffmpeg 6.0 or newer",
+    let remedy = match settings.installation {
+        Installation::Checkout => "./scripts/video, or install ffmpeg 6.0 or newer",
+        Installation::Pip => "pip install imageio-ffmpeg, or install ffmpeg 6.0 or newer",
+        Installation::Debian => "install ffmpeg 6.0 or newer, or set FFMPEG to its path",
     };
     match tokio::task::block_in_place(|| open_decoder(settings)) {
         Ok(decoding) => match decoding.decoder {
@@ -158,10 +162,11 @@ fn ffmpeg(settings: &Settings) -> Check {
 
 async fn database(settings: &Settings) -> Vec<Check> {
     let name = "database";
-    let remedy = match (&settings.storage.database_url, settings.installed_by_pip) {
+    let remedy = match (&settings.storage.database_url, settings.installation) {
         (Some(_), _) => "check DATABASE_URL and that the server is running, with pgvector 0.8.4 or newer",
-        (None, true) => "pip install --force-reinstall facecrawl, or set DATABASE_URL",
-        (None, false) => "./scripts/setup, or set DATABASE_URL",
+        (None, Installation::Checkout) => "./scripts/setup, or set DATABASE_URL",
+        (None, Installation::Pip) => "install the wheel of facecrawl again, or set DATABASE_URL",
+        (None, Installation::Debian) => "install the package facecrawl again, or set DATABASE_URL",
     };
     let data = settings.storage.data_dir.join("postgres");
     if settings.storage.database_url.is_none() && !data.exists() {
@@ -206,11 +211,20 @@ async fn database(settings: &Settings) -> Vec<Check> {
     )];
     let ours = schema::version();
     checks.push(match facts.schema_version {
-        Some(version) if version > ours => Check::error(
+        Some(version) if facts.required_version > ours => Check::error(
             "schema",
-            format!("version {version}, but this program knows only {ours}"),
+            format!(
+                "version {version}; it requires a program that knows version {}, but this one knows {ours}",
+                facts.required_version
+            ),
             "the service does not start",
             "install the newer program again, or restore a backup of the older one",
+        ),
+        Some(version) if version > ours => Check::warning(
+            "schema",
+            format!("version {version}, newer than that of this program ({ours}), which can use it"),
+            "features of the newer version are missing",
+            "install the newer program",
         ),
         Some(version) if version < ours => Check::warning(
             "schema",

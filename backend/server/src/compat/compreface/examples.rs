@@ -70,7 +70,7 @@ pub(super) async fn add_example(
     let options = Options::read(&request)?;
     let [image] = read_images(&state, request, &["file"]).await?;
     let enrolled = People::new(&state, &caller).await?.enrol(&name, image, options.min_score()).await?;
-    Ok((StatusCode::CREATED, Json(json!({"image_id": enrolled.face, "subject": name}))))
+    Ok((StatusCode::CREATED, Json(json!({"image_id": enrolled.face, "subject": name.trim()}))))
 }
 
 /// Selects a page of the list.

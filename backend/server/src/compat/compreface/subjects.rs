@@ -43,7 +43,7 @@ pub(super) async fn create_subject(
 ) -> Result<(StatusCode, Json<Value>)> {
     let people = People::new(&state, &caller).await?;
     match people.create(&body.subject).await? {
-        true => Ok((StatusCode::CREATED, Json(json!({"subject": body.subject})))),
+        true => Ok((StatusCode::CREATED, Json(json!({"subject": body.subject.trim()})))),
         false => Err(Failure::bad_request(Number::SubjectExists, "Subject already exists")),
     }
 }
