@@ -673,7 +673,7 @@ export abstract class Operations extends Transport {
   /**
    * List the alerts of watchlists.
    *
-   * Requires the scope `watch` if the service runs with `AUTH=keys`.
+   * Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async listAlerts(
     parameters: ListAlertsParameters = {},
@@ -700,7 +700,7 @@ export abstract class Operations extends Transport {
    * numbers. The id of the event is the number. A client that reconnects sends the last id in the
    * header `last-event-id`, and misses no alert that still exists.
    *
-   * Requires the scope `watch` if the service runs with `AUTH=keys`.
+   * Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   followAlerts(
     parameters: FollowAlertsParameters = {},
@@ -716,7 +716,7 @@ export abstract class Operations extends Transport {
    * fails, the connection is aborted, so that a partial export cannot be mistaken for a complete
    * one.
    *
-   * Requires the scope `watch` if the service runs with `AUTH=keys`.
+   * Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   exportAlerts(
     parameters: ExportAlertsParameters = {},
@@ -742,7 +742,7 @@ export abstract class Operations extends Transport {
   /**
    * Return an alert.
    *
-   * Requires the scope `watch` if the service runs with `AUTH=keys`.
+   * Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async getAlert(id: string, options?: RequestOptions): Promise<AlertView> {
     return this.json({ method: "GET", path: path`/alerts/${id}` }, options);
@@ -751,7 +751,7 @@ export abstract class Operations extends Transport {
   /**
    * Acknowledge an alert, or change its note.
    *
-   * Requires the scope `watch` if the service runs with `AUTH=keys`.
+   * Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async updateAlert(
     id: string,
@@ -768,7 +768,7 @@ export abstract class Operations extends Transport {
    * Deliver an alert again, for example after its delivery failed. The id of the delivery is the
    * same.
    *
-   * Requires the scope `watch` if the service runs with `AUTH=keys`.
+   * Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async redeliverAlert(id: string, options?: RequestOptions): Promise<AlertView> {
     return this.json({ method: "POST", path: path`/alerts/${id}/redeliver` }, options);
@@ -779,7 +779,7 @@ export abstract class Operations extends Transport {
    *
    * With a key for one collection, only the records of that collection are listed.
    *
-   * Requires the scope `admin` if the service runs with `AUTH=keys`.
+   * Requires the scope `admin` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async listAudit(
     parameters: ListAuditParameters = {},
@@ -802,7 +802,7 @@ export abstract class Operations extends Transport {
   /**
    * List the collections that the caller may access.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async listCollections(options?: RequestOptions): Promise<CollectionList> {
     return this.json({ method: "GET", path: "/collections" }, options);
@@ -813,7 +813,7 @@ export abstract class Operations extends Transport {
    *
    * Requires a key for all collections.
    *
-   * Requires the scope `admin` if the service runs with `AUTH=keys`.
+   * Requires the scope `admin` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async createCollection(
     parameters: CreateCollection,
@@ -825,7 +825,7 @@ export abstract class Operations extends Transport {
   /**
    * Return a collection.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async getCollection(id: string, options?: RequestOptions): Promise<CollectionView> {
     return this.json({ method: "GET", path: path`/collections/${id}` }, options);
@@ -840,7 +840,7 @@ export abstract class Operations extends Transport {
    * `collection.erased` when the deletion is complete. The collection `default` is emptied but not
    * deleted, and keeps its settings and keys.
    *
-   * Requires the scope `admin` if the service runs with `AUTH=keys`.
+   * Requires the scope `admin` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async deleteCollection(
     id: string,
@@ -859,7 +859,7 @@ export abstract class Operations extends Transport {
    * A retention that deletes more than `CONFIRM_ABOVE` images and faces in one call requires the
    * token of a dry run.
    *
-   * Requires the scope `admin` if the service runs with `AUTH=keys`.
+   * Requires the scope `admin` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async updateCollection(
     id: string,
@@ -881,7 +881,7 @@ export abstract class Operations extends Transport {
   /**
    * Return the latest clustering of a collection and its progress.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async getClustering(id: string, options?: RequestOptions): Promise<ClusteringView> {
     return this.json({ method: "GET", path: path`/collections/${id}/cluster` }, options);
@@ -896,7 +896,7 @@ export abstract class Operations extends Transport {
    * lists. A run never changes manual decisions: it does not merge enrolled subjects and does not
    * remove faces from them. If a run is already in progress, the response contains that run.
    *
-   * Requires the scope `write` if the service runs with `AUTH=keys`.
+   * Requires the scope `write` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async clusterCollection(
     id: string,
@@ -915,7 +915,7 @@ export abstract class Operations extends Transport {
    * The new secret signs all further messages about the collection's crawls. It is returned only in
    * this response and is not stored.
    *
-   * Requires the scope `admin` if the service runs with `AUTH=keys`.
+   * Requires the scope `admin` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async rotateWebhookSecret(
     id: string,
@@ -931,7 +931,7 @@ export abstract class Operations extends Transport {
   /**
    * List crawls.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async listCrawls(
     parameters: ListCrawlsParameters = {},
@@ -957,7 +957,7 @@ export abstract class Operations extends Transport {
    * It runs in the background. `GET /crawls/{id}` and `GET /crawls/{id}/events` report its
    * progress.
    *
-   * Requires the scope `crawl` if the service runs with `AUTH=keys`.
+   * Requires the scope `crawl` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async createCrawl(parameters: CreateCrawl, options?: RequestOptions): Promise<CrawlView> {
     return this.json({ method: "POST", path: "/crawls", body: jsonBody(parameters) }, options);
@@ -966,7 +966,7 @@ export abstract class Operations extends Transport {
   /**
    * Return a crawl with its progress.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async getCrawl(id: string, options?: RequestOptions): Promise<CrawlView> {
     return this.json({ method: "GET", path: path`/crawls/${id}` }, options);
@@ -977,7 +977,7 @@ export abstract class Operations extends Transport {
    *
    * Its images, videos and faces are kept, unless `with_images=true`.
    *
-   * Requires the scope `erase` if the service runs with `AUTH=keys`.
+   * Requires the scope `erase` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async deleteCrawl(
     id: string,
@@ -995,7 +995,7 @@ export abstract class Operations extends Transport {
    * For a crawl with a schedule, the id of any of its runs is accepted. The current run ends, and
    * no further run is started.
    *
-   * Requires the scope `crawl` if the service runs with `AUTH=keys`.
+   * Requires the scope `crawl` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async cancelCrawl(id: string, options?: RequestOptions): Promise<CrawlView> {
     return this.json({ method: "POST", path: path`/crawls/${id}/cancel` }, options);
@@ -1009,7 +1009,7 @@ export abstract class Operations extends Transport {
    * ended, the event `done` contains the same JSON, and the stream ends. The stream also ends when
    * the crawl is deleted or the service stops.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   followCrawl(
     id: string,
@@ -1030,7 +1030,7 @@ export abstract class Operations extends Transport {
    * from then on. If the stream fails, the connection is aborted, so that a partial export cannot
    * be mistaken for a complete one.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   exportCrawl(
     id: string,
@@ -1062,7 +1062,7 @@ export abstract class Operations extends Transport {
   /**
    * Pause a crawl. Running jobs finish, and no further jobs begin.
    *
-   * Requires the scope `crawl` if the service runs with `AUTH=keys`.
+   * Requires the scope `crawl` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async pauseCrawl(id: string, options?: RequestOptions): Promise<CrawlView> {
     return this.json({ method: "POST", path: path`/crawls/${id}/pause` }, options);
@@ -1071,7 +1071,7 @@ export abstract class Operations extends Transport {
   /**
    * Resume a paused crawl.
    *
-   * Requires the scope `crawl` if the service runs with `AUTH=keys`.
+   * Requires the scope `crawl` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async resumeCrawl(id: string, options?: RequestOptions): Promise<CrawlView> {
     return this.json({ method: "POST", path: path`/crawls/${id}/resume` }, options);
@@ -1082,7 +1082,7 @@ export abstract class Operations extends Transport {
    *
    * Suppressed images are not listed.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async listUnprocessedImages(
     id: string,
@@ -1110,7 +1110,7 @@ export abstract class Operations extends Transport {
   /**
    * List the erasures of a collection. They contain counts only, nothing that identifies a person.
    *
-   * Requires the scope `erase` if the service runs with `AUTH=keys`.
+   * Requires the scope `erase` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async listErasures(
     parameters: ListErasuresParameters = {},
@@ -1140,7 +1140,7 @@ export abstract class Operations extends Transport {
    * or a cluster without remaining faces is erased with name, external id and metadata. Suppressed
    * images are not stored when they are found again. `suppress_person` also applies to new images.
    *
-   * Requires the scope `erase` if the service runs with `AUTH=keys`.
+   * Requires the scope `erase` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async createErasure(
     target: FileInput | ErasureBody,
@@ -1161,7 +1161,7 @@ export abstract class Operations extends Transport {
    * also suppresses remains suppressed. A repeated call changes nothing. Above `CONFIRM_ABOVE`
    * suppressions, the call must be confirmed.
    *
-   * Requires the scope `admin` if the service runs with `AUTH=keys`.
+   * Requires the scope `admin` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async liftSuppressions(
     id: string,
@@ -1177,7 +1177,7 @@ export abstract class Operations extends Transport {
   /**
    * List stored faces.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async listFaces(
     parameters: ListFacesParameters = {},
@@ -1203,7 +1203,7 @@ export abstract class Operations extends Transport {
    * Compares the faces with the highest score of each image, unless `face_a` or `face_b` chooses
    * another. Nothing is stored.
    *
-   * Requires the scope `analyze` if the service runs with `AUTH=keys`.
+   * Requires the scope `analyze` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async compareFaces(
     a: ImageInput,
@@ -1228,7 +1228,7 @@ export abstract class Operations extends Transport {
    * Nothing is stored. The image is a multipart part `image`, a raw body, or JSON with a URL or
    * base64.
    *
-   * Requires the scope `analyze` if the service runs with `AUTH=keys`.
+   * Requires the scope `analyze` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async detectFaces(
     image: ImageInput,
@@ -1247,7 +1247,7 @@ export abstract class Operations extends Transport {
    * Takes up to 64 images, as multipart parts `image` or as JSON. The response contains one result
    * or problem per image, in the same order. An image that fails does not affect the others.
    *
-   * Requires the scope `analyze` if the service runs with `AUTH=keys`.
+   * Requires the scope `analyze` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async detectFacesBatch(
     images: readonly ImageInput[],
@@ -1273,7 +1273,7 @@ export abstract class Operations extends Transport {
    * faces, the face with the highest score is used, unless `face_index` selects a different one.
    * The audit log records every search, without the probe and the results.
    *
-   * Requires the scope `search` if the service runs with `AUTH=keys`.
+   * Requires the scope `search` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async searchFaces(
     probe: ImageInput | SearchBody,
@@ -1289,7 +1289,7 @@ export abstract class Operations extends Transport {
   /**
    * Return a stored face.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async getFace(id: string, options?: RequestOptions): Promise<StoredFace> {
     return this.json({ method: "GET", path: path`/faces/${id}` }, options);
@@ -1301,7 +1301,7 @@ export abstract class Operations extends Transport {
    * If its image was sent only for enrolment, and the face was the last one of the image that
    * belongs to a subject, the image is deleted too.
    *
-   * Requires the scope `erase` if the service runs with `AUTH=keys`.
+   * Requires the scope `erase` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async deleteFace(
     id: string,
@@ -1314,7 +1314,7 @@ export abstract class Operations extends Transport {
   /**
    * Return the image of a stored face.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async getFaceCrop(
     id: string,
@@ -1327,7 +1327,7 @@ export abstract class Operations extends Transport {
   /**
    * Report the backends, the devices, and the device of each operation.
    *
-   * Requires the scope `system` if the service runs with `AUTH=keys`.
+   * Requires the scope `system` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async getGpu(options?: RequestOptions): Promise<GpuAnswer> {
     return this.json({ method: "GET", path: "/gpu" }, options);
@@ -1353,7 +1353,7 @@ export abstract class Operations extends Transport {
   /**
    * List stored images.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async listImages(
     parameters: ListImagesParameters = {},
@@ -1381,7 +1381,7 @@ export abstract class Operations extends Transport {
    * image keeps its size. The response is PNG, or JPEG if `Accept` prefers `image/jpeg`. Nothing is
    * stored.
    *
-   * Requires the scope `analyze` if the service runs with `AUTH=keys`.
+   * Requires the scope `analyze` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async enhanceImage(
     image: ImageInput,
@@ -1400,7 +1400,7 @@ export abstract class Operations extends Transport {
    *
    * Nothing is stored.
    *
-   * Requires the scope `analyze` if the service runs with `AUTH=keys`.
+   * Requires the scope `analyze` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async reportQuality(
     image: ImageInput,
@@ -1416,7 +1416,7 @@ export abstract class Operations extends Transport {
   /**
    * Return a stored image with its faces and the places where it was found.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async getImage(id: string, options?: RequestOptions): Promise<ImageAnswer> {
     return this.json({ method: "GET", path: path`/images/${id}` }, options);
@@ -1425,7 +1425,7 @@ export abstract class Operations extends Transport {
   /**
    * Delete a stored image with its faces, sources, crops, chips and thumbnail.
    *
-   * Requires the scope `erase` if the service runs with `AUTH=keys`.
+   * Requires the scope `erase` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async deleteImage(
     id: string,
@@ -1438,7 +1438,7 @@ export abstract class Operations extends Transport {
   /**
    * List the places where an image was found.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async listImageSources(
     id: string,
@@ -1466,7 +1466,7 @@ export abstract class Operations extends Transport {
   /**
    * Return a small version of a stored image. The original file is not stored.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async getImageThumbnail(id: string, options?: RequestOptions): Promise<Blob> {
     return this.blob({ method: "GET", path: path`/images/${id}/thumbnail` }, options);
@@ -1475,7 +1475,7 @@ export abstract class Operations extends Transport {
   /**
    * List jobs, by default those that were discarded.
    *
-   * Requires the scope `system` if the service runs with `AUTH=keys`.
+   * Requires the scope `system` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async listJobs(parameters: ListJobsParameters = {}, options?: RequestOptions): Promise<JobList> {
     return this.json({ method: "GET", path: "/jobs", query: parameters }, options);
@@ -1496,7 +1496,7 @@ export abstract class Operations extends Transport {
    * Count the waiting, running and failed jobs of each kind, and report the rates at which jobs
    * end.
    *
-   * Requires the scope `system` if the service runs with `AUTH=keys`.
+   * Requires the scope `system` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async getJobStats(
     parameters: GetJobStatsParameters = {},
@@ -1508,7 +1508,7 @@ export abstract class Operations extends Transport {
   /**
    * Return a job in any state.
    *
-   * Requires the scope `system` if the service runs with `AUTH=keys`.
+   * Requires the scope `system` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async getJob(id: string, options?: RequestOptions): Promise<JobView> {
     return this.json({ method: "GET", path: path`/jobs/${id}` }, options);
@@ -1517,7 +1517,7 @@ export abstract class Operations extends Transport {
   /**
    * Retry a discarded or cancelled job. Its number of attempts is reset to 0.
    *
-   * Requires the scope `system` if the service runs with `AUTH=keys`.
+   * Requires the scope `system` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async retryJob(id: string, options?: RequestOptions): Promise<JobView> {
     return this.json({ method: "POST", path: path`/jobs/${id}/retry` }, options);
@@ -1528,7 +1528,7 @@ export abstract class Operations extends Transport {
    *
    * With a key for one collection, only the keys of that collection are listed.
    *
-   * Requires the scope `keys` if the service runs with `AUTH=keys`.
+   * Requires the scope `keys` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async listKeys(parameters: ListKeysParameters = {}, options?: RequestOptions): Promise<KeyList> {
     return this.json({ method: "GET", path: "/keys", query: parameters }, options);
@@ -1546,13 +1546,13 @@ export abstract class Operations extends Transport {
   }
 
   /**
-   * Create a key with at most the permissions of the calling key.
+   * Create a key with at most the permissions of the caller, who is a key or a person.
    *
-   * The new key can have only scopes of the calling key. It can access only collections that the
-   * calling key can access. It expires no later than the calling key, and has no higher limit of
+   * The new key can have only scopes of the caller. It can access only collections that the caller
+   * can access. It expires no later than the key of the caller, and has no higher limit of
    * requests.
    *
-   * Requires the scope `keys` if the service runs with `AUTH=keys`.
+   * Requires the scope `keys` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async createKey(parameters: CreateKey, options?: RequestOptions): Promise<CreatedKey> {
     return this.json({ method: "POST", path: "/keys", body: jsonBody(parameters) }, options);
@@ -1561,7 +1561,7 @@ export abstract class Operations extends Transport {
   /**
    * Return the key of this call and its permissions.
    *
-   * Requires a key if the service runs with `AUTH=keys`.
+   * Requires a key or a person if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async getCurrentKey(options?: RequestOptions): Promise<CurrentKey> {
     return this.json({ method: "GET", path: "/keys/current" }, options);
@@ -1574,7 +1574,7 @@ export abstract class Operations extends Transport {
    * keys. Keys that it created remain valid, unless `descendants` is true; the response contains
    * their number. Revoking a revoked key changes nothing.
    *
-   * Requires the scope `keys` if the service runs with `AUTH=keys`.
+   * Requires the scope `keys` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async revokeKey(
     id: string,
@@ -1590,7 +1590,7 @@ export abstract class Operations extends Transport {
   /**
    * Return metrics in the Prometheus text format.
    *
-   * Requires the scope `system` if the service runs with `AUTH=keys`.
+   * Requires the scope `system` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async getMetrics(options?: RequestOptions): Promise<string> {
     return this.text({ method: "GET", path: "/metrics" }, options);
@@ -1604,7 +1604,7 @@ export abstract class Operations extends Transport {
   /**
    * List the cameras of a collection.
    *
-   * Requires the scope `watch` if the service runs with `AUTH=keys`.
+   * Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async listStreams(
     parameters: ListStreamsParameters = {},
@@ -1616,7 +1616,7 @@ export abstract class Operations extends Transport {
   /**
    * Get a camera and its state.
    *
-   * Requires the scope `watch` if the service runs with `AUTH=keys`.
+   * Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async getStream(id: string, options?: RequestOptions): Promise<StreamView> {
     return this.json({ method: "GET", path: path`/streams/${id}` }, options);
@@ -1626,7 +1626,7 @@ export abstract class Operations extends Transport {
    * Start watching a camera. A worker that watches fewer cameras than its limit connects within
    * seconds.
    *
-   * Requires the scope `watch` if the service runs with `AUTH=keys`.
+   * Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async startStream(id: string, options?: RequestOptions): Promise<StreamView> {
     return this.json({ method: "POST", path: path`/streams/${id}/start` }, options);
@@ -1636,7 +1636,7 @@ export abstract class Operations extends Transport {
    * Return the next frame of a camera as a picture, and record this in the audit log. Only the
    * process that watches the camera has its frames; `holder` of the camera names it.
    *
-   * Requires the scope `watch` if the service runs with `AUTH=keys`.
+   * Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async getStreamStill(id: string, options?: RequestOptions): Promise<Blob> {
     return this.blob({ method: "GET", path: path`/streams/${id}/still` }, options);
@@ -1646,7 +1646,7 @@ export abstract class Operations extends Transport {
    * Stop watching a camera. The worker disconnects within seconds. Stored faces remain until the
    * retention of the camera deletes them.
    *
-   * Requires the scope `watch` if the service runs with `AUTH=keys`.
+   * Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async stopStream(id: string, options?: RequestOptions): Promise<StreamView> {
     return this.json({ method: "POST", path: path`/streams/${id}/stop` }, options);
@@ -1655,7 +1655,7 @@ export abstract class Operations extends Transport {
   /**
    * List subjects.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async listSubjects(
     parameters: ListSubjectsParameters = {},
@@ -1680,7 +1680,7 @@ export abstract class Operations extends Transport {
    *
    * It has no faces yet; `POST /subjects/{id}/faces` enrols them.
    *
-   * Requires the scope `write` if the service runs with `AUTH=keys`.
+   * Requires the scope `write` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async createSubject(
     parameters: CreateSubject = {},
@@ -1706,7 +1706,7 @@ export abstract class Operations extends Transport {
    * after the current file. If the import fails after the first line, the connection is aborted, so
    * that a partial report cannot be mistaken for a complete one; repeat the import to continue it.
    *
-   * Requires the scope `write` if the service runs with `AUTH=keys`.
+   * Requires the scope `write` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   importSubjects(
     archive: FileInput | ReadableStream<Uint8Array>,
@@ -1728,7 +1728,7 @@ export abstract class Operations extends Transport {
   /**
    * Return a subject.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async getSubject(id: string, options?: RequestOptions): Promise<SubjectView> {
     return this.json({ method: "GET", path: path`/subjects/${id}` }, options);
@@ -1740,7 +1740,7 @@ export abstract class Operations extends Transport {
    * Faces that a crawl or scan found are kept without a subject. Images that were only sent for
    * enrolment are also deleted if they contain no other subject, unless `enrolled_images=keep`.
    *
-   * Requires the scope `erase` if the service runs with `AUTH=keys`.
+   * Requires the scope `erase` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async deleteSubject(
     id: string,
@@ -1753,7 +1753,7 @@ export abstract class Operations extends Transport {
   /**
    * Change a subject. The origin of a changed cluster becomes `enrolled`.
    *
-   * Requires the scope `write` if the service runs with `AUTH=keys`.
+   * Requires the scope `write` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async updateSubject(
     id: string,
@@ -1769,7 +1769,7 @@ export abstract class Operations extends Transport {
   /**
    * List the faces of a subject.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async listSubjectFaces(
     id: string,
@@ -1802,7 +1802,7 @@ export abstract class Operations extends Transport {
    * or the face at `face_index`. The image is stored with a source of the kind `enrolment`. A file
    * that the collection already contains is not stored twice. `face_ids` enrols stored faces.
    *
-   * Requires the scope `write` if the service runs with `AUTH=keys`.
+   * Requires the scope `write` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async enrolSubjectFaces(
     id: string,
@@ -1828,7 +1828,7 @@ export abstract class Operations extends Transport {
    * was only sent for enrolment (see `enrolled_images`). `enrolled_images=delete`, the default,
    * requires the scope `erase` in addition to `write`.
    *
-   * Requires the scope `write` if the service runs with `AUTH=keys`.
+   * Requires the scope `write` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async removeSubjectFace(
     id: string,
@@ -1849,7 +1849,7 @@ export abstract class Operations extends Transport {
    * subject inherits a name, an external id and metadata entries that it lacks. The merged metadata
    * may have at most 16 KiB. Clustering never splits the result.
    *
-   * Requires the scope `write` if the service runs with `AUTH=keys`.
+   * Requires the scope `write` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async mergeSubject(
     id: string,
@@ -1865,7 +1865,7 @@ export abstract class Operations extends Transport {
   /**
    * List videos.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async listVideos(
     parameters: ListVideosParameters = {},
@@ -1894,7 +1894,7 @@ export abstract class Operations extends Transport {
    * same file, or a video of the same URL that has not ended, that one is returned. If another URL
    * leads to the same file, the video fails with `exact_duplicate`.
    *
-   * Requires the scope `write` if the service runs with `AUTH=keys`.
+   * Requires the scope `write` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async createVideo(
     video: VideoInput | VideoByUrl,
@@ -1922,7 +1922,7 @@ export abstract class Operations extends Transport {
    * the timings. If the analysis fails after the first line, the connection is aborted, so that a
    * partial result cannot be mistaken for a complete one.
    *
-   * Requires the scope `analyze` if the service runs with `AUTH=keys`.
+   * Requires the scope `analyze` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   detectVideo(
     video: FileInput | ReadableStream<Uint8Array>,
@@ -1944,7 +1944,7 @@ export abstract class Operations extends Transport {
   /**
    * Get a video and its progress.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async getVideo(id: string, options?: RequestOptions): Promise<VideoView> {
     return this.json({ method: "GET", path: path`/videos/${id}` }, options);
@@ -1954,7 +1954,7 @@ export abstract class Operations extends Transport {
    * Delete a video with its tracks, frames, faces, crops and chips. A video that is being read is
    * cancelled.
    *
-   * Requires the scope `erase` if the service runs with `AUTH=keys`.
+   * Requires the scope `erase` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async deleteVideo(
     id: string,
@@ -1968,7 +1968,7 @@ export abstract class Operations extends Transport {
    * Cancel a video. It stops within a second. What is stored of it remains, without the numbers of
    * the people.
    *
-   * Requires the scope `crawl` if the service runs with `AUTH=keys`.
+   * Requires the scope `crawl` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async cancelVideo(id: string, options?: RequestOptions): Promise<VideoView> {
     return this.json({ method: "POST", path: path`/videos/${id}/cancel` }, options);
@@ -1982,7 +1982,7 @@ export abstract class Operations extends Transport {
    * contains the same JSON, and the stream ends. The stream also ends when the video is deleted or
    * the service stops.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   followVideo(
     id: string,
@@ -2000,7 +2000,7 @@ export abstract class Operations extends Transport {
    * deleted meanwhile, the connection is aborted, so that a partial export cannot be mistaken for a
    * complete one.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   exportVideo(
     id: string,
@@ -2033,7 +2033,7 @@ export abstract class Operations extends Transport {
    * Pause a video. It stops within a second and continues later after its last stored part, so at
    * most a minute of it is read twice.
    *
-   * Requires the scope `crawl` if the service runs with `AUTH=keys`.
+   * Requires the scope `crawl` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async pauseVideo(id: string, options?: RequestOptions): Promise<VideoView> {
     return this.json({ method: "POST", path: path`/videos/${id}/pause` }, options);
@@ -2042,7 +2042,7 @@ export abstract class Operations extends Transport {
   /**
    * Resume a paused video.
    *
-   * Requires the scope `crawl` if the service runs with `AUTH=keys`.
+   * Requires the scope `crawl` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async resumeVideo(id: string, options?: RequestOptions): Promise<VideoView> {
     return this.json({ method: "POST", path: path`/videos/${id}/resume` }, options);
@@ -2054,7 +2054,7 @@ export abstract class Operations extends Transport {
    * The stored file of a video is kept for 7 days if the reason of the failure may be temporary.
    * The file at a URL is fetched again if it is not stored.
    *
-   * Requires the scope `write` if the service runs with `AUTH=keys`.
+   * Requires the scope `write` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async retryVideo(id: string, options?: RequestOptions): Promise<VideoView> {
     return this.json({ method: "POST", path: path`/videos/${id}/retry` }, options);
@@ -2066,7 +2066,7 @@ export abstract class Operations extends Transport {
    * A track ends at a cut, and after at most a minute. Tracks of the same person have the same
    * `person`.
    *
-   * Requires the scope `read` if the service runs with `AUTH=keys`.
+   * Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async listTracks(
     id: string,
@@ -2094,7 +2094,7 @@ export abstract class Operations extends Transport {
   /**
    * List watchlists.
    *
-   * Requires the scope `watch` if the service runs with `AUTH=keys`.
+   * Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async listWatchlists(
     parameters: ListWatchlistsParameters = {},
@@ -2117,7 +2117,7 @@ export abstract class Operations extends Transport {
   /**
    * Create a watchlist. It applies to the faces that are stored from then on.
    *
-   * Requires the scope `watch` if the service runs with `AUTH=keys`.
+   * Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async createWatchlist(
     parameters: CreateWatchlist,
@@ -2129,7 +2129,7 @@ export abstract class Operations extends Transport {
   /**
    * Return a watchlist with the ids of its subjects and faces.
    *
-   * Requires the scope `watch` if the service runs with `AUTH=keys`.
+   * Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async getWatchlist(id: string, options?: RequestOptions): Promise<WatchlistDetail> {
     return this.json({ method: "GET", path: path`/watchlists/${id}` }, options);
@@ -2138,7 +2138,7 @@ export abstract class Operations extends Transport {
   /**
    * Delete a watchlist with its alerts. Subjects and faces are kept.
    *
-   * Requires the scope `watch` if the service runs with `AUTH=keys`.
+   * Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async deleteWatchlist(id: string, options?: RequestOptions): Promise<void> {
     return this.nothing({ method: "DELETE", path: path`/watchlists/${id}` }, options);
@@ -2147,7 +2147,7 @@ export abstract class Operations extends Transport {
   /**
    * Change a watchlist. The change applies to the faces that are compared from then on.
    *
-   * Requires the scope `watch` if the service runs with `AUTH=keys`.
+   * Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
   async updateWatchlist(
     id: string,

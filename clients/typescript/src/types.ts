@@ -420,18 +420,18 @@ export interface CreateKey {
    */
   collection: string | null;
   /**
-   * Time of expiry, in the future and not after that of the calling key; null means that the key
-   * never expires.
+   * Time of expiry, in the future and not after that of the caller; null means that the key never
+   * expires.
    */
   expires_at?: string | null;
   /** Name of its holder, 1 to 200 characters. */
   name: ShortText;
   /**
-   * Maximum number of requests per minute, at most that of the calling key; null means no limit,
-   * which only a key without a limit can grant. From 1 to 2,147,483,647.
+   * Maximum number of requests per minute, at most that of the caller; null means no limit, which
+   * only a key without a limit can grant. From 1 to 2,147,483,647.
    */
   requests_per_minute?: number | null;
-  /** Its scopes: at least one, and only scopes of the calling key. */
+  /** Its scopes: at least one, and only scopes of the caller. */
   scopes: Scope[];
 }
 
@@ -965,7 +965,7 @@ export interface KeyView {
   id: string;
   /** Time of its last use, with a precision of one minute; null if it was never used. */
   last_used_at?: string | null;
-  /** The key that created it; null for a key from the command line. */
+  /** The key that created it; null for a key from the command line or of a person. */
   made_by?: string | null;
   /** Name of its holder. */
   name: string;

@@ -38,7 +38,7 @@ class Operations(Transport):
     ) -> AlertList:
         """List the alerts of watchlists.
 
-        Requires the scope `watch` if the service runs with `AUTH=keys`.
+        Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             collection: The collection; the default is the collection of the key, else `default`.
@@ -83,7 +83,7 @@ class Operations(Transport):
         their numbers. The id of the event is the number. A client that reconnects sends the last id
         in the header `last-event-id`, and misses no alert that still exists.
 
-        Requires the scope `watch` if the service runs with `AUTH=keys`.
+        Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             collection: The collection; the default is the collection of the key, else `default`.
@@ -118,7 +118,7 @@ class Operations(Transport):
         it fails, the connection is aborted, so that a partial export cannot be mistaken for a
         complete one.
 
-        Requires the scope `watch` if the service runs with `AUTH=keys`.
+        Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             format: `jsonl` (the default) writes one JSON object per alert, `csv` one row.
@@ -139,7 +139,7 @@ class Operations(Transport):
     def get_alert(self, id: str) -> AlertView:
         """Return an alert.
 
-        Requires the scope `watch` if the service runs with `AUTH=keys`.
+        Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the alert
@@ -152,7 +152,7 @@ class Operations(Transport):
     ) -> AlertView:
         """Acknowledge an alert, or change its note.
 
-        Requires the scope `watch` if the service runs with `AUTH=keys`.
+        Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the alert
@@ -168,7 +168,7 @@ class Operations(Transport):
         """Deliver an alert again, for example after its delivery failed. The id of the delivery is
         the same.
 
-        Requires the scope `watch` if the service runs with `AUTH=keys`.
+        Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the alert
@@ -185,7 +185,7 @@ class Operations(Transport):
 
         With a key for one collection, only the records of that collection are listed.
 
-        Requires the scope `admin` if the service runs with `AUTH=keys`.
+        Requires the scope `admin` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             collection: Only records of this collection, by name.
@@ -219,7 +219,7 @@ class Operations(Transport):
     def list_collections(self) -> CollectionList:
         """List the collections that the caller may access.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
         """
         return self._json(Request("GET", "/collections"))
 
@@ -231,7 +231,7 @@ class Operations(Transport):
 
         Requires a key for all collections.
 
-        Requires the scope `admin` if the service runs with `AUTH=keys`.
+        Requires the scope `admin` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             name: Its unique name, which must not have the form of a UUID.
@@ -249,7 +249,7 @@ class Operations(Transport):
     def get_collection(self, id: str) -> CollectionView:
         """Return a collection.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Name or id of the collection
@@ -277,7 +277,7 @@ class Operations(Transport):
         `collection.erased` when the deletion is complete. The collection `default` is emptied but
         not deleted, and keeps its settings and keys.
 
-        Requires the scope `admin` if the service runs with `AUTH=keys`.
+        Requires the scope `admin` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Name or id of the collection
@@ -314,7 +314,7 @@ class Operations(Transport):
         A retention that deletes more than `CONFIRM_ABOVE` images and faces in one call requires the
         token of a dry run.
 
-        Requires the scope `admin` if the service runs with `AUTH=keys`.
+        Requires the scope `admin` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Name or id of the collection
@@ -337,7 +337,7 @@ class Operations(Transport):
     def get_clustering(self, id: str) -> ClusteringView:
         """Return the latest clustering of a collection and its progress.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Name or id of the collection
@@ -356,7 +356,7 @@ class Operations(Transport):
         enrolled subjects and does not remove faces from them. If a run is already in progress, the
         response contains that run.
 
-        Requires the scope `write` if the service runs with `AUTH=keys`.
+        Requires the scope `write` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Name or id of the collection
@@ -379,7 +379,7 @@ class Operations(Transport):
         The new secret signs all further messages about the collection's crawls. It is returned only
         in this response and is not stored.
 
-        Requires the scope `admin` if the service runs with `AUTH=keys`.
+        Requires the scope `admin` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Name or id of the collection
@@ -399,7 +399,7 @@ class Operations(Transport):
     ) -> CrawlList:
         """List crawls.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             collection: Only crawls of this collection.
@@ -443,7 +443,7 @@ class Operations(Transport):
         It runs in the background. `GET /crawls/{id}` and `GET /crawls/{id}/events` report its
         progress.
 
-        Requires the scope `crawl` if the service runs with `AUTH=keys`.
+        Requires the scope `crawl` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             seeds: URLs at which the crawl begins: pages or single images, http or https.
@@ -499,7 +499,7 @@ class Operations(Transport):
     def get_crawl(self, id: str) -> CrawlView:
         """Return a crawl with its progress.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the crawl
@@ -526,7 +526,7 @@ class Operations(Transport):
 
         Its images, videos and faces are kept, unless `with_images=true`.
 
-        Requires the scope `erase` if the service runs with `AUTH=keys`.
+        Requires the scope `erase` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the crawl
@@ -547,7 +547,7 @@ class Operations(Transport):
         For a crawl with a schedule, the id of any of its runs is accepted. The current run ends,
         and no further run is started.
 
-        Requires the scope `crawl` if the service runs with `AUTH=keys`.
+        Requires the scope `crawl` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the crawl
@@ -562,7 +562,7 @@ class Operations(Transport):
         crawl has ended, the event `done` contains the same JSON, and the stream ends. The stream
         also ends when the crawl is deleted or the service stops.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the crawl
@@ -593,7 +593,7 @@ class Operations(Transport):
         deleted meanwhile is omitted from then on. If the stream fails, the connection is aborted,
         so that a partial export cannot be mistaken for a complete one.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the crawl
@@ -611,7 +611,7 @@ class Operations(Transport):
     def pause_crawl(self, id: str) -> CrawlView:
         """Pause a crawl. Running jobs finish, and no further jobs begin.
 
-        Requires the scope `crawl` if the service runs with `AUTH=keys`.
+        Requires the scope `crawl` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the crawl
@@ -621,7 +621,7 @@ class Operations(Transport):
     def resume_crawl(self, id: str) -> CrawlView:
         """Resume a paused crawl.
 
-        Requires the scope `crawl` if the service runs with `AUTH=keys`.
+        Requires the scope `crawl` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the crawl
@@ -636,7 +636,7 @@ class Operations(Transport):
 
         Suppressed images are not listed.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the crawl
@@ -663,7 +663,7 @@ class Operations(Transport):
         """List the erasures of a collection. They contain counts only, nothing that identifies a
         person.
 
-        Requires the scope `erase` if the service runs with `AUTH=keys`.
+        Requires the scope `erase` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             collection: The collection; the default is the collection of the key, else `default`.
@@ -700,7 +700,7 @@ class Operations(Transport):
         metadata. Suppressed images are not stored when they are found again. `suppress_person` also
         applies to new images.
 
-        Requires the scope `erase` if the service runs with `AUTH=keys`.
+        Requires the scope `erase` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             image: An image; see `facecrawl.Image`.
@@ -760,7 +760,7 @@ class Operations(Transport):
         erasure also suppresses remains suppressed. A repeated call changes nothing. Above
         `CONFIRM_ABOVE` suppressions, the call must be confirmed.
 
-        Requires the scope `admin` if the service runs with `AUTH=keys`.
+        Requires the scope `admin` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the erasure
@@ -779,7 +779,7 @@ class Operations(Transport):
     ) -> FaceList:
         """List stored faces.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             collection: The collection; the default is the collection of the key, else `default`.
@@ -828,7 +828,7 @@ class Operations(Transport):
         Compares the faces with the highest score of each image, unless `face_a` or `face_b` chooses
         another. Nothing is stored.
 
-        Requires the scope `analyze` if the service runs with `AUTH=keys`.
+        Requires the scope `analyze` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             image_a: The first image; see `facecrawl.Image`.
@@ -860,7 +860,7 @@ class Operations(Transport):
         Nothing is stored. The image is a multipart part `image`, a raw body, or JSON with a URL or
         base64.
 
-        Requires the scope `analyze` if the service runs with `AUTH=keys`.
+        Requires the scope `analyze` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             image: An image; see `facecrawl.Image`.
@@ -909,7 +909,7 @@ class Operations(Transport):
         result or problem per image, in the same order. An image that fails does not affect the
         others.
 
-        Requires the scope `analyze` if the service runs with `AUTH=keys`.
+        Requires the scope `analyze` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             images: 1 to 64 images; see `facecrawl.Image`.
@@ -961,7 +961,7 @@ class Operations(Transport):
         selects a different one. The audit log records every search, without the probe and the
         results.
 
-        Requires the scope `search` if the service runs with `AUTH=keys`.
+        Requires the scope `search` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             image: An image; see `facecrawl.Image`.
@@ -1004,7 +1004,7 @@ class Operations(Transport):
     def get_face(self, id: str) -> StoredFace:
         """Return a stored face.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the face
@@ -1029,7 +1029,7 @@ class Operations(Transport):
         If its image was sent only for enrolment, and the face was the last one of the image that
         belongs to a subject, the image is deleted too.
 
-        Requires the scope `erase` if the service runs with `AUTH=keys`.
+        Requires the scope `erase` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the face
@@ -1043,7 +1043,7 @@ class Operations(Transport):
     def get_face_crop(self, id: str, *, kind: Literal["crop", "chip"] | None = None) -> bytes:
         """Return the image of a stored face.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the face
@@ -1056,7 +1056,7 @@ class Operations(Transport):
     def get_gpu(self) -> GpuAnswer:
         """Report the backends, the devices, and the device of each operation.
 
-        Requires the scope `system` if the service runs with `AUTH=keys`.
+        Requires the scope `system` if the service runs with `AUTH=keys` or `AUTH=proxy`.
         """
         return self._json(Request("GET", "/gpu"))
 
@@ -1080,7 +1080,7 @@ class Operations(Transport):
     ) -> ImageList:
         """List stored images.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             collection: The collection; the default is the collection of the key, else `default`.
@@ -1118,7 +1118,7 @@ class Operations(Transport):
         A larger image keeps its size. The response is PNG, or JPEG if `Accept` prefers
         `image/jpeg`. Nothing is stored.
 
-        Requires the scope `analyze` if the service runs with `AUTH=keys`.
+        Requires the scope `analyze` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             image: An image; see `facecrawl.Image`.
@@ -1138,7 +1138,7 @@ class Operations(Transport):
 
         Nothing is stored.
 
-        Requires the scope `analyze` if the service runs with `AUTH=keys`.
+        Requires the scope `analyze` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             image: An image; see `facecrawl.Image`.
@@ -1158,7 +1158,7 @@ class Operations(Transport):
     def get_image(self, id: str) -> ImageAnswer:
         """Return a stored image with its faces and the places where it was found.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the image
@@ -1180,7 +1180,7 @@ class Operations(Transport):
     ) -> DeletionPreview | None:
         """Delete a stored image with its faces, sources, crops, chips and thumbnail.
 
-        Requires the scope `erase` if the service runs with `AUTH=keys`.
+        Requires the scope `erase` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the image
@@ -1196,7 +1196,7 @@ class Operations(Transport):
     ) -> SourcePage:
         """List the places where an image was found.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the image
@@ -1215,7 +1215,7 @@ class Operations(Transport):
     def get_image_thumbnail(self, id: str) -> bytes:
         """Return a small version of a stored image. The original file is not stored.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the image
@@ -1228,7 +1228,7 @@ class Operations(Transport):
     ) -> JobList:
         """List jobs, by default those that were discarded.
 
-        Requires the scope `system` if the service runs with `AUTH=keys`.
+        Requires the scope `system` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             state: Only jobs in this state; `any` selects all states. The default is `discarded`.
@@ -1257,7 +1257,7 @@ class Operations(Transport):
         """Count the waiting, running and failed jobs of each kind, and report the rates at which
         jobs end.
 
-        Requires the scope `system` if the service runs with `AUTH=keys`.
+        Requires the scope `system` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             window_seconds: Length of the window, in seconds up to now, in which ended jobs are
@@ -1269,7 +1269,7 @@ class Operations(Transport):
     def get_job(self, id: str) -> JobView:
         """Return a job in any state.
 
-        Requires the scope `system` if the service runs with `AUTH=keys`.
+        Requires the scope `system` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the job
@@ -1279,7 +1279,7 @@ class Operations(Transport):
     def retry_job(self, id: str) -> JobView:
         """Retry a discarded or cancelled job. Its number of attempts is reset to 0.
 
-        Requires the scope `system` if the service runs with `AUTH=keys`.
+        Requires the scope `system` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the job
@@ -1291,7 +1291,7 @@ class Operations(Transport):
 
         With a key for one collection, only the keys of that collection are listed.
 
-        Requires the scope `keys` if the service runs with `AUTH=keys`.
+        Requires the scope `keys` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             limit: Maximum number of keys in the response.
@@ -1310,23 +1310,23 @@ class Operations(Transport):
         self, *, collection: str | None, name: str, scopes: Sequence[Scope],
         expires_at: Time | None = None, requests_per_minute: int | None = None,
     ) -> CreatedKey:
-        """Create a key with at most the permissions of the calling key.
+        """Create a key with at most the permissions of the caller, who is a key or a person.
 
-        The new key can have only scopes of the calling key. It can access only collections that the
-        calling key can access. It expires no later than the calling key, and has no higher limit of
-        requests.
+        The new key can have only scopes of the caller. It can access only collections that the
+        caller can access. It expires no later than the key of the caller, and has no higher limit
+        of requests.
 
-        Requires the scope `keys` if the service runs with `AUTH=keys`.
+        Requires the scope `keys` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             collection: Name of the collection that it is bound to. The field is required; null
                 means every collection.
             name: Name of its holder, 1 to 200 characters.
-            scopes: Its scopes: at least one, and only scopes of the calling key.
-            expires_at: Time of expiry, in the future and not after that of the calling key; null
-                means that the key never expires.
-            requests_per_minute: Maximum number of requests per minute, at most that of the calling
-                key; null means no limit, which only a key without a limit can grant.
+            scopes: Its scopes: at least one, and only scopes of the caller.
+            expires_at: Time of expiry, in the future and not after that of the caller; null means
+                that the key never expires.
+            requests_per_minute: Maximum number of requests per minute, at most that of the caller;
+                null means no limit, which only a key without a limit can grant.
         """
         fields = given(expires_at=expires_at, requests_per_minute=requests_per_minute)
         request = Request(
@@ -1338,7 +1338,7 @@ class Operations(Transport):
     def get_current_key(self) -> CurrentKey:
         """Return the key of this call and its permissions.
 
-        Requires a key if the service runs with `AUTH=keys`.
+        Requires a key or a person if the service runs with `AUTH=keys` or `AUTH=proxy`.
         """
         return self._json(Request("GET", "/keys/current"))
 
@@ -1349,7 +1349,7 @@ class Operations(Transport):
         keys. Keys that it created remain valid, unless `descendants` is true; the response contains
         their number. Revoking a revoked key changes nothing.
 
-        Requires the scope `keys` if the service runs with `AUTH=keys`.
+        Requires the scope `keys` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the key
@@ -1362,7 +1362,7 @@ class Operations(Transport):
     def get_metrics(self) -> str:
         """Return metrics in the Prometheus text format.
 
-        Requires the scope `system` if the service runs with `AUTH=keys`.
+        Requires the scope `system` if the service runs with `AUTH=keys` or `AUTH=proxy`.
         """
         return self._text(Request("GET", "/metrics"))
 
@@ -1373,7 +1373,7 @@ class Operations(Transport):
     def list_streams(self, *, collection: str | None = None) -> StreamList:
         """List the cameras of a collection.
 
-        Requires the scope `watch` if the service runs with `AUTH=keys`.
+        Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             collection: The collection; the default is the collection of the key, else `default`.
@@ -1384,7 +1384,7 @@ class Operations(Transport):
     def get_stream(self, id: str) -> StreamView:
         """Get a camera and its state.
 
-        Requires the scope `watch` if the service runs with `AUTH=keys`.
+        Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the camera
@@ -1395,7 +1395,7 @@ class Operations(Transport):
         """Start watching a camera. A worker that watches fewer cameras than its limit connects
         within seconds.
 
-        Requires the scope `watch` if the service runs with `AUTH=keys`.
+        Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the camera
@@ -1406,7 +1406,7 @@ class Operations(Transport):
         """Return the next frame of a camera as a picture, and record this in the audit log. Only
         the process that watches the camera has its frames; `holder` of the camera names it.
 
-        Requires the scope `watch` if the service runs with `AUTH=keys`.
+        Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the camera
@@ -1417,7 +1417,7 @@ class Operations(Transport):
         """Stop watching a camera. The worker disconnects within seconds. Stored faces remain until
         the retention of the camera deletes them.
 
-        Requires the scope `watch` if the service runs with `AUTH=keys`.
+        Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the camera
@@ -1431,7 +1431,7 @@ class Operations(Transport):
     ) -> SubjectList:
         """List subjects.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             collection: The collection; the default is the collection of the key, else `default`.
@@ -1469,7 +1469,7 @@ class Operations(Transport):
 
         It has no faces yet; `POST /subjects/{id}/faces` enrols them.
 
-        Requires the scope `write` if the service runs with `AUTH=keys`.
+        Requires the scope `write` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             collection: The collection; the default is the collection of the key, else `default`.
@@ -1502,7 +1502,7 @@ class Operations(Transport):
         line, the connection is aborted, so that a partial report cannot be mistaken for a complete
         one; repeat the import to continue it.
 
-        Requires the scope `write` if the service runs with `AUTH=keys`.
+        Requires the scope `write` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             archive: The ZIP archive; see `facecrawl.Upload`.
@@ -1524,7 +1524,7 @@ class Operations(Transport):
     def get_subject(self, id: str) -> SubjectView:
         """Return a subject.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the subject
@@ -1552,7 +1552,7 @@ class Operations(Transport):
         Faces that a crawl or scan found are kept without a subject. Images that were only sent for
         enrolment are also deleted if they contain no other subject, unless `enrolled_images=keep`.
 
-        Requires the scope `erase` if the service runs with `AUTH=keys`.
+        Requires the scope `erase` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the subject
@@ -1572,7 +1572,7 @@ class Operations(Transport):
     ) -> SubjectView:
         """Change a subject. The origin of a changed cluster becomes `enrolled`.
 
-        Requires the scope `write` if the service runs with `AUTH=keys`.
+        Requires the scope `write` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the subject
@@ -1592,7 +1592,7 @@ class Operations(Transport):
     ) -> SubjectFaceList:
         """List the faces of a subject.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the subject
@@ -1623,7 +1623,7 @@ class Operations(Transport):
         `enrolment`. A file that the collection already contains is not stored twice. `face_ids`
         enrols stored faces.
 
-        Requires the scope `write` if the service runs with `AUTH=keys`.
+        Requires the scope `write` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the subject
@@ -1676,7 +1676,7 @@ class Operations(Transport):
         image was only sent for enrolment (see `enrolled_images`). `enrolled_images=delete`, the
         default, requires the scope `erase` in addition to `write`.
 
-        Requires the scope `write` if the service runs with `AUTH=keys`.
+        Requires the scope `write` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the subject
@@ -1699,7 +1699,7 @@ class Operations(Transport):
         This subject inherits a name, an external id and metadata entries that it lacks. The merged
         metadata may have at most 16 KiB. Clustering never splits the result.
 
-        Requires the scope `write` if the service runs with `AUTH=keys`.
+        Requires the scope `write` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the subject that remains
@@ -1717,7 +1717,7 @@ class Operations(Transport):
     ) -> VideoList:
         """List videos.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             collection: The collection; the default is the collection of the key, else `default`.
@@ -1758,7 +1758,7 @@ class Operations(Transport):
         video of the same file, or a video of the same URL that has not ended, that one is returned.
         If another URL leads to the same file, the video fails with `exact_duplicate`.
 
-        Requires the scope `write` if the service runs with `AUTH=keys`.
+        Requires the scope `write` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             video: The file; see `facecrawl.Upload`.
@@ -1798,7 +1798,7 @@ class Operations(Transport):
         and the timings. If the analysis fails after the first line, the connection is aborted, so
         that a partial result cannot be mistaken for a complete one.
 
-        Requires the scope `analyze` if the service runs with `AUTH=keys`.
+        Requires the scope `analyze` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             video: The file; see `facecrawl.Upload`.
@@ -1827,7 +1827,7 @@ class Operations(Transport):
     def get_video(self, id: str) -> VideoView:
         """Get a video and its progress.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the video
@@ -1850,7 +1850,7 @@ class Operations(Transport):
         """Delete a video with its tracks, frames, faces, crops and chips. A video that is being
         read is cancelled.
 
-        Requires the scope `erase` if the service runs with `AUTH=keys`.
+        Requires the scope `erase` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the video
@@ -1865,7 +1865,7 @@ class Operations(Transport):
         """Cancel a video. It stops within a second. What is stored of it remains, without the
         numbers of the people.
 
-        Requires the scope `crawl` if the service runs with `AUTH=keys`.
+        Requires the scope `crawl` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the video
@@ -1880,7 +1880,7 @@ class Operations(Transport):
         contains the same JSON, and the stream ends. The stream also ends when the video is deleted
         or the service stops.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the video
@@ -1908,7 +1908,7 @@ class Operations(Transport):
         is deleted meanwhile, the connection is aborted, so that a partial export cannot be mistaken
         for a complete one.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the video
@@ -1926,7 +1926,7 @@ class Operations(Transport):
         """Pause a video. It stops within a second and continues later after its last stored part,
         so at most a minute of it is read twice.
 
-        Requires the scope `crawl` if the service runs with `AUTH=keys`.
+        Requires the scope `crawl` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the video
@@ -1936,7 +1936,7 @@ class Operations(Transport):
     def resume_video(self, id: str) -> VideoView:
         """Resume a paused video.
 
-        Requires the scope `crawl` if the service runs with `AUTH=keys`.
+        Requires the scope `crawl` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the video
@@ -1949,7 +1949,7 @@ class Operations(Transport):
         The stored file of a video is kept for 7 days if the reason of the failure may be temporary.
         The file at a URL is fetched again if it is not stored.
 
-        Requires the scope `write` if the service runs with `AUTH=keys`.
+        Requires the scope `write` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the video
@@ -1965,7 +1965,7 @@ class Operations(Transport):
         A track ends at a cut, and after at most a minute. Tracks of the same person have the same
         `person`.
 
-        Requires the scope `read` if the service runs with `AUTH=keys`.
+        Requires the scope `read` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the video
@@ -1997,7 +1997,7 @@ class Operations(Transport):
     ) -> WatchlistList:
         """List watchlists.
 
-        Requires the scope `watch` if the service runs with `AUTH=keys`.
+        Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             collection: The collection; the default is the collection of the key, else `default`.
@@ -2026,7 +2026,7 @@ class Operations(Transport):
     ) -> WatchlistView:
         """Create a watchlist. It applies to the faces that are stored from then on.
 
-        Requires the scope `watch` if the service runs with `AUTH=keys`.
+        Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             name: Its name, 1 to 200 characters, unique in the collection.
@@ -2062,7 +2062,7 @@ class Operations(Transport):
     def get_watchlist(self, id: str) -> WatchlistDetail:
         """Return a watchlist with the ids of its subjects and faces.
 
-        Requires the scope `watch` if the service runs with `AUTH=keys`.
+        Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the watchlist
@@ -2072,7 +2072,7 @@ class Operations(Transport):
     def delete_watchlist(self, id: str) -> None:
         """Delete a watchlist with its alerts. Subjects and faces are kept.
 
-        Requires the scope `watch` if the service runs with `AUTH=keys`.
+        Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the watchlist
@@ -2089,7 +2089,7 @@ class Operations(Transport):
     ) -> WatchlistView:
         """Change a watchlist. The change applies to the faces that are compared from then on.
 
-        Requires the scope `watch` if the service runs with `AUTH=keys`.
+        Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
             id: Id of the watchlist
@@ -2763,7 +2763,7 @@ class AsyncOperations(AsyncTransport):
         self, *, collection: str | None, name: str, scopes: Sequence[Scope],
         expires_at: Time | None = None, requests_per_minute: int | None = None,
     ) -> CreatedKey:
-        """Create a key with at most the permissions of the calling key."""
+        """Create a key with at most the permissions of the caller, who is a key or a person."""
         fields = given(expires_at=expires_at, requests_per_minute=requests_per_minute)
         request = Request(
             "POST", "/keys",
