@@ -52,7 +52,7 @@ export function show(page, { query, signal }) {
     heading("Audit log", download),
     h("div.filters", {}, field("What", what), field("Collection", where), field("From", since), field("To", until),
       query.key_id && linkButton("Records of one key", href("/audit"), { symbol: "close", "aria-label": "Records of one key. Show all" }),
-      query.person && linkButton(`Records of ${query.person}`, href("/audit"), { symbol: "close", "aria-label": `Records of ${query.person}. Show all` })),
+      query.person && linkButton("One person", href("/audit"), { symbol: "close", "aria-label": "One person. Show all" })),
     list, end);
   if (may("keys")) names = get("/keys", { limit: 1000 }, signal).then(({ keys }) => new Map(keys.map(({ id, name }) => [id, name])), () => new Map());
   begin();
