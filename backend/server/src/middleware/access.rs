@@ -17,9 +17,9 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Rejects a forbidden host or origin before any other code processes the request.
 ///
 /// The `Host` header must contain a name of this service. A change must come from a page of this
-/// service, or from a client that is not a browser. If keys are used, nothing is checked: a page of
-/// another site cannot know a key, and the service uses no cookies. A proxy that signs people on
-/// uses cookies, so requests without a key are checked then.
+/// service, or from a client that is not a browser. With `AUTH=keys`, nothing is checked: a page of
+/// another site cannot know a key, and the service uses no cookies. With `AUTH=proxy`, requests
+/// without a key are checked, because the proxy recognizes people by cookies.
 pub(crate) async fn check_host(State(api): State<Api>, request: Request, next: Next) -> Response {
     match check_request(&api.state.config, &api.operations, &request) {
         Ok(()) => next.run(request).await,
