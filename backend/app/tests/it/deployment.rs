@@ -46,6 +46,21 @@ fn unit_commands_and_variables_are_known_to_program() {
 }
 
 #[test]
+fn settings_of_debian_package_are_known_to_program() {
+    let names: Vec<&str> = variables().iter().map(|variable| variable.name).collect();
+    let files = ["deploy/deb/facecrawl.toml", "deploy/deb/facecrawl.env"].map(read);
+    let lines = files.iter().flat_map(|file| file.lines());
+    let mut found = 0;
+    for line in lines.filter(|line| !line.is_empty() && !line.starts_with("# ")) {
+        let Some((name, _)) = line.trim_start_matches('#').split_once('=') else { continue };
+        let name = name.trim().to_ascii_uppercase();
+        assert!(names.contains(&name.as_str()), "{line}");
+        found += 1;
+    }
+    assert!(found >= 5, "{found} settings");
+}
+
+#[test]
 fn units_run_unprivileged_and_sandboxed() {
     for service in SERVICES {
         let unit = read(service);
