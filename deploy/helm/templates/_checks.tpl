@@ -61,8 +61,10 @@
 {{- if not $values.ingress.host -}}
 {{- fail "ingress.enabled is true and ingress.host is not set; set it to the public name of the service" -}}
 {{- end -}}
-{{- if not (has (toString $config.AUTH) (list "keys" "proxy")) -}}
-{{- fail (printf "ingress.enabled is true and config.AUTH is %v; without keys, everyone who reaches the Ingress can read and delete all faces. Set config.AUTH to keys or proxy" $config.AUTH) -}}
+{{- if eq (toString $config.AUTH) "proxy" -}}
+{{- fail "ingress.enabled is true and config.AUTH is proxy; the Ingress forwards headers such as X-Forwarded-User that its callers send, so everyone could pretend to be signed on. Set config.AUTH to keys, or disable the Ingress and run the sign-on proxy in front of the Service" -}}
+{{- else if ne (toString $config.AUTH) "keys" -}}
+{{- fail (printf "ingress.enabled is true and config.AUTH is %v; without keys, everyone who reaches the Ingress can read and delete all faces. Set config.AUTH to keys" $config.AUTH) -}}
 {{- end -}}
 {{- end -}}
 
