@@ -41,10 +41,13 @@
 {{- fail (printf "%s.config.%s is not allowed, because all processes need the same value; set config.%s" $component $name $name) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
 {{- $managed := list "PORT" "WORKER_PORT" "DRAIN_SECONDS" "DATA_DIR" "MODELS_DIR" -}}
 {{- $secret := list "DATABASE_URL" "SUPPRESSION_SECRET" "WEBHOOK_SECRET" "QDRANT_API_KEY" "MQTT_PASSWORD" "AWS_ACCESS_KEY_ID" "AWS_SECRET_ACCESS_KEY" "AWS_SESSION_TOKEN" -}}
-{{- range $own.extraEnv -}}
-{{- if has .name $managed -}}
+{{- range $component := list "api" "worker" "migration" -}}
+{{- range (index $values $component).extraEnv -}}
+{{- if or (has .name $managed) (and (eq $component "migration") (eq .name "LOG_FORMAT")) -}}
 {{- fail (printf "%s.extraEnv sets %s, which the chart sets itself" $component .name) -}}
 {{- end -}}
 {{- if has .name $secret -}}
