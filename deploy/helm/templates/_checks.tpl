@@ -41,10 +41,13 @@
 {{- fail (printf "%s.config.%s is not allowed, because all processes need the same value; set config.%s" $component $name $name) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
 {{- $managed := list "PORT" "WORKER_PORT" "DRAIN_SECONDS" "DATA_DIR" "MODELS_DIR" -}}
 {{- $secret := list "DATABASE_URL" "SUPPRESSION_SECRET" "WEBHOOK_SECRET" "QDRANT_API_KEY" "MQTT_PASSWORD" "AWS_ACCESS_KEY_ID" "AWS_SECRET_ACCESS_KEY" "AWS_SESSION_TOKEN" -}}
-{{- range $own.extraEnv -}}
-{{- if has .name $managed -}}
+{{- range $component := list "api" "worker" "migration" -}}
+{{- range (index $values $component).extraEnv -}}
+{{- if or (has .name $managed) (and (eq $component "migration") (eq .name "LOG_FORMAT")) -}}
 {{- fail (printf "%s.extraEnv sets %s, which the chart sets itself" $component .name) -}}
 {{- end -}}
 {{- if has .name $secret -}}
@@ -61,8 +64,10 @@
 {{- if not $values.ingress.host -}}
 {{- fail "ingress.enabled is true and ingress.host is not set; set it to the public name of the service" -}}
 {{- end -}}
-{{- if not (has (toString $config.AUTH) (list "keys" "proxy")) -}}
-{{- fail (printf "ingress.enabled is true and config.AUTH is %v; without keys, everyone who reaches the Ingress can read and delete all faces. Set config.AUTH to keys or proxy" $config.AUTH) -}}
+{{- if eq (toString $config.AUTH) "proxy" -}}
+{{- fail "ingress.enabled is true and config.AUTH is proxy; the Ingress forwards headers such as X-Forwarded-User that its callers send, so everyone could pretend to be signed on. Set config.AUTH to keys, or disable the Ingress and run the sign-on proxy in front of the Service" -}}
+{{- else if ne (toString $config.AUTH) "keys" -}}
+{{- fail (printf "ingress.enabled is true and config.AUTH is %v; without keys, everyone who reaches the Ingress can read and delete all faces. Set config.AUTH to keys" $config.AUTH) -}}
 {{- end -}}
 {{- end -}}
 

@@ -5,6 +5,7 @@ mod compose;
 use app::cli::Cli;
 use app::config::variables;
 use clap::Parser;
+use serde_json::Value;
 use testing::root;
 
 /// Reads a file of the checkout.
@@ -46,6 +47,21 @@ fn unit_commands_and_variables_are_known_to_program() {
 }
 
 #[test]
+fn settings_of_debian_package_are_known_to_program() {
+    let names: Vec<&str> = variables().iter().map(|variable| variable.name).collect();
+    let files = ["deploy/deb/facecrawl.toml", "deploy/deb/facecrawl.env"].map(read);
+    let lines = files.iter().flat_map(|file| file.lines());
+    let mut found = 0;
+    for line in lines.filter(|line| !line.is_empty() && !line.starts_with("# ")) {
+        let Some((name, _)) = line.trim_start_matches('#').split_once('=') else { continue };
+        let name = name.trim().to_ascii_uppercase();
+        assert!(names.contains(&name.as_str()), "{line}");
+        found += 1;
+    }
+    assert!(found >= 5, "{found} settings");
+}
+
+#[test]
 fn units_run_unprivileged_and_sandboxed() {
     for service in SERVICES {
         let unit = read(service);
@@ -63,12 +79,26 @@ fn units_run_unprivileged_and_sandboxed() {
     );
 }
 
+/// Returns the first number after the first occurrence of `before`.
+fn number_after(text: &str, before: &str) -> u64 {
+    let rest = text.split(before).nth(1).unwrap_or_else(|| panic!("{before} is missing")).trim_start();
+    rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()
+}
+
+/// Returns the words after `start` in the line that begins with it.
+fn words_after<'a>(text: &'a str, start: &str) -> Vec<&'a str> {
+    let line = text.lines().find_map(|line| line.trim().strip_prefix(start));
+    line.unwrap_or_else(|| panic!("{start} is missing")).split_whitespace().collect()
+}
+
+/// Returns the content of a block of nginx.conf or of the Caddyfile that contains no other block.
+fn block<'a>(text: &'a str, head: &str) -> &'a str {
+    let (_, rest) = text.split_once(&format!("{head} {{")).unwrap_or_else(|| panic!("{head} is missing"));
+    rest.split('}').next().unwrap()
+}
+
 #[test]
 fn proxy_limits_and_timeouts_exceed_service_limits() {
-    let number_after = |text: &str, before: &str| -> u64 {
-        let rest = text.split(before).nth(1).unwrap_or_else(|| panic!("{before} is missing")).trim_start();
-        rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()
-    };
     let config = server::Config::default();
     let largest = config.batch_limit.max(config.single_body_limit()) as u64;
     let (request_timeout, idle_timeout) =
@@ -76,12 +106,6 @@ fn proxy_limits_and_timeouts_exceed_service_limits() {
     let (caddy, nginx) = (read("deploy/Caddyfile"), read("deploy/nginx.conf"));
     assert!(number_after(&caddy, "max_size") * 1_000_000 > largest);
     assert!(number_after(&nginx, "client_max_body_size") << 20 > largest);
-    let text_from = |text: &str, before: &str| text[text.find(before).unwrap()..].to_owned();
-    let video = server::Config::default().max_video_bytes;
-    assert!(number_after(&text_from(&caddy, "request_body @videos"), "max_size") * 1_000_000 > video);
-    let nginx_videos = text_from(&nginx, "location = /videos {");
-    assert!(number_after(&nginx_videos, "client_max_body_size") << 20 > video);
-    assert!(nginx_videos.contains("proxy_request_buffering off"));
     assert!(
         number_after(&caddy, "response_header_timeout") > request_timeout
             && number_after(&nginx, "proxy_read_timeout") > request_timeout
@@ -90,8 +114,102 @@ fn proxy_limits_and_timeouts_exceed_service_limits() {
         number_after(&caddy, "\t\t\tkeepalive") < idle_timeout
             && number_after(&nginx, "\n    keepalive_timeout") < idle_timeout
     );
-    // Proxies do not buffer events.
-    assert!(caddy.contains("flush_interval -1") && nginx.contains("proxy_buffering off"));
+}
+
+/// An operation that proxies must treat differently from others.
+struct StreamingOperation {
+    path: String,
+    sends_events: bool,
+    /// Whether the response begins before the operation has ended.
+    streams_response: bool,
+    /// Maximum size of a body that is a file, in bytes.
+    upload_limit: Option<u64>,
+}
+
+/// Returns the operations of the API that send events, or that read a file which may be larger than
+/// memory.
+fn streaming_operations() -> Vec<StreamingOperation> {
+    let document = serde_json::to_value(server::openapi()).unwrap();
+    let mut found = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for operation in item.as_object().unwrap().values() {
+            let responds_with = |wanted: &str| {
+                let responses = operation["responses"].as_object();
+                responses.is_some_and(|all| all.values().any(|one| has_content_type(one, wanted)))
+            };
+            let body = &operation["requestBody"];
+            let is_upload = ["video/*", "application/zip"].iter().any(|name| has_content_type(body, name));
+            let sends_events = responds_with("text/event-stream");
+            if sends_events || is_upload {
+                found.push(StreamingOperation {
+                    path: path.clone(),
+                    sends_events,
+                    streams_response: sends_events || responds_with("application/x-ndjson"),
+                    upload_limit: is_upload.then(|| upload_limit(operation)),
+                });
+            }
+        }
+    }
+    found
+}
+
+/// Returns whether a body or a response of the OpenAPI document can have this content type.
+fn has_content_type(described: &Value, name: &str) -> bool {
+    described["content"].get(name).is_some()
+}
+
+/// Returns the limit that the description of an operation names, such as `at most 512 MiB`. Without
+/// one, the limit is `MAX_VIDEO_MB`.
+fn upload_limit(operation: &Value) -> u64 {
+    let description = operation["description"].as_str().unwrap_or_default();
+    let words: Vec<&str> = description.split_whitespace().collect();
+    let stated = words.windows(2).find(|pair| pair[1].starts_with("MiB"));
+    let stated = stated.map(|pair| pair[0].parse::<u64>().unwrap() << 20);
+    stated.unwrap_or(server::Config::default().max_video_bytes)
+}
+
+#[test]
+fn proxies_stream_events_and_large_uploads() {
+    let (nginx, caddy) = (read("deploy/nginx.conf"), read("deploy/Caddyfile"));
+    let caddy_uploads = words_after(&caddy, "@uploads path ");
+    assert_eq!(words_after(&caddy, "@documents not path "), caddy_uploads, "one limit for each path");
+    assert!(caddy.contains("flush_interval -1"), "Caddy does not buffer responses");
+    let ingress = read("deploy/helm/templates/ingress.yaml");
+    let chart_paths = words_after(&ingress, "{{- $streams := ").join(" ");
+    let (_, chart_paths) = chart_paths.split_once("\"paths\" (list ").unwrap();
+    let (chart_paths, _) = chart_paths.split_once(')').unwrap();
+    let chart_paths: Vec<&str> = chart_paths.split(' ').map(|path| path.trim_matches('"')).collect();
+    let full = read("deploy/helm/examples/full.yaml");
+    let (_, annotations) = full.split_once("\n  streams:\n").unwrap();
+    for annotation in ["proxy-buffering: \"off\"", "proxy-request-buffering: \"off\""] {
+        assert!(annotations.contains(annotation), "{annotation}");
+    }
+
+    let operations = streaming_operations();
+    let paths: Vec<&str> = operations.iter().map(|operation| operation.path.as_str()).collect();
+    for known in ["/alerts/events", "/crawls/{id}/events", "/subjects/import", "/videos", "/videos/detect"] {
+        assert!(paths.contains(&known), "{known} is not among {paths:?}");
+    }
+    for StreamingOperation { path, sends_events, streams_response, upload_limit } in &operations {
+        let segments = path.split('/').map(|part| if part.starts_with('{') { "[^/]+" } else { part });
+        let pattern = segments.collect::<Vec<_>>().join("/");
+        let head =
+            if pattern == *path { format!("location = {path}") } else { format!("location ~ ^{pattern}$") };
+        let location = block(&nginx, &head);
+        assert!(!streams_response || location.contains(" proxy_buffering off;"), "nginx buffers {path}");
+        assert!(!sends_events || location.contains("proxy_read_timeout 1h;"), "nginx ends {path}");
+        let is_in_chart = |prefix: &&str| path == *prefix || path.starts_with(&format!("{prefix}/"));
+        assert!(chart_paths.iter().any(is_in_chart), "the streams of the chart lack {path}");
+        let Some(limit) = *upload_limit else { continue };
+        assert!(location.contains("proxy_request_buffering off;"), "nginx buffers the body of {path}");
+        let size = "client_max_body_size";
+        let server_or_location = if location.contains(size) { location } else { nginx.as_str() };
+        assert!(number_after(server_or_location, size) << 20 > limit, "nginx: {path}");
+        let matcher = if caddy_uploads.contains(&path.as_str()) { "@uploads" } else { "@documents" };
+        let caddy_limit = number_after(block(&caddy, &format!("request_body {matcher}")), "max_size");
+        assert!(caddy_limit * 1_000_000 > limit, "Caddy: {path}");
+        assert!(number_after(annotations, "proxy-body-size:") << 20 > limit, "examples/full.yaml: {path}");
+    }
 }
 
 /// An instruction, whose continued lines are joined.
