@@ -89,10 +89,11 @@ pub enum AddressError {
 
 impl Address {
     /// Parses the URL of a camera. A user name and a password in the URL are decoded and removed
-    /// from it; `user` and `password` replace them.
+    /// from it. `user` and `password`, if given, take precedence.
     ///
     /// # Errors
-    /// Fails if the URL is invalid or too long, or if its scheme or kind is not supported.
+    /// Fails if the URL is invalid or too long, if its scheme or kind is not supported, if the user
+    /// name or the password is too long, or if there is a password without a user name.
     pub fn parse(
         url: &str,
         kind: Option<Kind>,

@@ -35,8 +35,13 @@ pub enum CameraError {
     Encrypted,
     #[error("the camera ended the stream")]
     Ended,
+    /// Redirects of RTSP are not followed.
     #[error("the camera redirects to another address, which is not followed; configure that address")]
     Redirected,
+    #[error("the camera redirects more than three times")]
+    TooManyRedirects,
+    #[error("the TLS handshake with the camera failed; check the certificate of the camera")]
+    Tls,
 }
 
 impl CameraError {
@@ -97,7 +102,7 @@ impl From<reqwest::Error> for CameraError {
             FetchError::Connect { cause, .. } => match cause {
                 ConnectError::Refused => Self::Connect(io::ErrorKind::ConnectionRefused.into()),
                 ConnectError::Closed => Self::Connect(io::ErrorKind::ConnectionAborted.into()),
-                ConnectError::Tls => Self::protocol("the TLS handshake failed; check its certificate"),
+                ConnectError::Tls => Self::Tls,
                 ConnectError::Other => Self::Connect(io::Error::other("connection failed")),
             },
             _ => Self::protocol("it is not a valid HTTP response"),

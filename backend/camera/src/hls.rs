@@ -48,7 +48,8 @@ struct Reader {
 }
 
 impl Reader {
-    /// Returns the address of the list of segments, and the list. A list of variants leads to it.
+    /// Returns the address of the list of segments, and the list. If `url` is a list of variants,
+    /// follows the selected variant.
     async fn open(&mut self, url: Url) -> Result<(Url, LiveSegments), CameraError> {
         match self.fetch_playlist(&url).await? {
             LivePlaylist::Segments(list) => Ok((url, list)),
@@ -75,7 +76,7 @@ impl Reader {
             list = match self.fetch_playlist(&url).await? {
                 LivePlaylist::Segments(list) => list,
                 LivePlaylist::Variant(_) => {
-                    return Err(CameraError::protocol("the playlist became another one"));
+                    return Err(CameraError::protocol("the list of segments became a list of variants"));
                 }
             };
             // The server restarted. Its new segments have no relation to those before.

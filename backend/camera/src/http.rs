@@ -14,6 +14,7 @@ const MAX_URL_BYTES: usize = 8 << 10;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for a body, and for the next piece of it.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit for the next piece of a stream without an end.
 pub(crate) const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) struct Http {
@@ -50,7 +51,7 @@ impl Http {
                 status => return Err(CameraError::Refused { status }),
             }
         }
-        Err(CameraError::Redirected)
+        Err(CameraError::TooManyRedirects)
     }
 
     /// Sends one request, and repeats it once if the camera's own origin asks for credentials.

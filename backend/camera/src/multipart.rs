@@ -19,7 +19,7 @@ pub(crate) struct Multipart {
     /// with two dashes.
     boundary: Option<Vec<u8>>,
     input: BytesMut,
-    /// Number of bytes of `input` that contain no end of what is searched.
+    /// Number of bytes of `input` that were already searched for the end of the line or the part.
     searched: usize,
     state: State,
 }

@@ -219,7 +219,7 @@ mod tests {
         let frame = |types: &[u8]| types.iter().flat_map(|first| [0, 0, 0, 2, *first, 0]).collect::<Vec<_>>();
         assert!(is_keyframe(Codec::H264, &frame(&[6, 0x65])));
         assert!(!is_keyframe(Codec::H264, &frame(&[6, 0x41])));
-        // A frame without slices is none.
+        // A frame without slices is no keyframe.
         assert!(!is_keyframe(Codec::H264, &frame(&[9, 6])));
         assert!(is_keyframe(Codec::H265, &frame(&[19 << 1])) && is_keyframe(Codec::H265, &frame(&[21 << 1])));
         assert!(!is_keyframe(Codec::H265, &frame(&[1 << 1, 39 << 1])));

@@ -1,6 +1,6 @@
 //! Splits what a camera sends by RTSP into messages (RFC 2326 4 and 10.12) and limits them.
 //!
-//! Answers are written anew, with one `Content-Length`, so that the client and this module agree
+//! Responses are rewritten, with one `Content-Length`, so that the client and this module agree
 //! about where each message ends. Requests of the camera are dropped, because the client ignores
 //! them too.
 use crate::{CameraError, MAX_FRAME_BYTES};

@@ -60,7 +60,7 @@ impl Relay {
         Ok(Self { listener, camera, observed: Observed::default() })
     }
 
-    /// Returns the address that the client gets for a camera's address.
+    /// Returns `url` with the host and the port of the relay.
     pub(super) fn url(&self, url: &Url) -> Result<Url, CameraError> {
         let port = self.listener.local_addr().map_err(CameraError::Connect)?.port();
         let mut url = url.clone();

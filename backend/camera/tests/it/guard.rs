@@ -74,7 +74,7 @@ async fn redirects_end_after_three_and_never_leave_http() {
     let (port, mut requests) =
         serve(b"HTTP/1.1 302 Found\r\nLocation: /again\r\nContent-Length: 0\r\n\r\n".to_vec()).await;
     let url = format!("http://127.0.0.1:{port}/x");
-    assert!(matches!(failure(&url, Kind::Mjpeg).await, CameraError::Redirected));
+    assert!(matches!(failure(&url, Kind::Mjpeg).await, CameraError::TooManyRedirects));
     let mut count = 0;
     while requests.try_recv().is_ok() {
         count += 1;
