@@ -193,8 +193,46 @@ fn check_proxy(loaded: &LoadedConfig) -> Vec<ConfigError> {
         messages
             .push("AUTH_PROXY_USER_HEADER and AUTH_PROXY_GROUPS_HEADER must be different headers".to_owned());
     }
+    for (setting, header) in [
+        ("AUTH_PROXY_USER_HEADER", &service.auth_proxy_user_header),
+        ("AUTH_PROXY_GROUPS_HEADER", &service.auth_proxy_groups_header),
+    ] {
+        if RESERVED_HEADERS.contains(&header.as_str()) {
+            messages.push(format!(
+                "{setting}={header} ({}) is not possible, because the service uses this header itself; \
+                 allowed: a header that only the proxy sets, like Remote-User",
+                loaded.source(setting),
+            ));
+        }
+    }
+    for range in service.auth_proxy_addresses.iter().filter(|range| range.prefix_len() == 0) {
+        messages.push(format!(
+            "AUTH_PROXY_ADDRESSES={range} ({}) contains all addresses, so everybody could sign on as anybody; \
+             allowed: the addresses of the proxies, like 10.0.0.5/32",
+            loaded.source("AUTH_PROXY_ADDRESSES"),
+        ));
+    }
     messages.into_iter().map(ConfigError::Contradiction).collect()
 }
+
+/// Headers, in lower case, that have a meaning for the service or for HTTP. A proxy passes them on
+/// from the client. With `authorization` or `x-api-key`, a request would count as one with a key.
+const RESERVED_HEADERS: [&str; 14] = [
+    "accept",
+    "authorization",
+    "connection",
+    "content-length",
+    "content-type",
+    "cookie",
+    "forwarded",
+    "host",
+    "origin",
+    "transfer-encoding",
+    "user-agent",
+    "x-api-key",
+    "x-forwarded-for",
+    "x-request-id",
+];
 
 impl Settings {
     /// Fails if `HOST` can be reached from the network and `AUTH` is not set. Commands that listen

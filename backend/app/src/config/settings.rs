@@ -117,18 +117,19 @@ settings! {
             auth_proxy_groups_header: HeaderName = AUTH_PROXY_GROUPS_HEADER, "X-Forwarded-Groups", typed("the name of a header");
             /// `AUTH_PROXY_GROUPS`: What the members of each group may do, comma-separated:
             /// GROUP=SCOPE+SCOPE@COLLECTION, or GROUP=all for all scopes and collections. The first
-            /// entry for a group of the person determines the collection; further entries for the
-            /// same collection add their scopes. The scopes are those of API keys.
+            /// entry for a group of the person selects the collection. Later entries for another
+            /// group of the person add their scopes only if they name the same collection. The
+            /// scopes are those of API keys.
             auth_proxy_groups: Vec<GroupRights> = AUTH_PROXY_GROUPS, "", list(typed("a group"), "groups like editors=read+search@press,admins=all");
             /// `COMPAT`: APIs of other servers that the service also offers, comma-separated.
             /// compreface: the REST API of CompreFace under `/api/v1`. deepstack: the face API of
             /// DeepStack and CodeProject.AI under `/v1/vision/face`. Unset: none.
             compat: Vec<Compat> = COMPAT, "", list(choice(COMPAT), "compreface and deepstack, comma-separated");
             /// `PUBLIC_HOSTS`: Further names of the service, with or without a port,
-            /// comma-separated: faces.example.org. They apply only without API keys. Loopback names
-            /// and the address of `HOST` are always allowed. A request with any other host in its
-            /// Host header is rejected with 421, which prevents DNS rebinding. * allows every name.
-            /// If a proxy replaces the Host header, list the public name here.
+            /// comma-separated: faces.example.org. They apply to requests without an API key.
+            /// Loopback names and the address of `HOST` are always allowed. A request with any
+            /// other host in its Host header is rejected with 421, which prevents DNS rebinding. *
+            /// allows every name. If a proxy replaces the Host header, list the public name here.
             public_hosts: Vec<PublicHost> = PUBLIC_HOSTS, "", list(typed("a host"), "host names like faces.example.org or faces.example.org:8443, comma-separated, or *");
             /// `MAX_IMAGE_MB`: Maximum size of an image file, uploaded or fetched, in MiB.
             max_image_mb: u32 = MAX_IMAGE_MB, "25", number(1..=1024);

@@ -275,6 +275,35 @@ fn public_host_requires_explicit_auth_setting() {
 }
 
 #[test]
+fn sign_on_needs_proxies_groups_and_safe_headers() {
+    let layers = || {
+        Layers::new()
+            .env("AUTH", "proxy")
+            .env("AUTH_PROXY_ADDRESSES", "10.0.0.5/32")
+            .env("AUTH_PROXY_GROUPS", "editors=read+search@press,admins=all")
+    };
+    assert_eq!(layers().ok().settings.service.auth_proxy_groups.len(), 2);
+    layers()
+        .env("AUTH_PROXY_ADDRESSES", "")
+        .assert_error(&["AUTH=proxy (environment) needs AUTH_PROXY_ADDRESSES"]);
+    layers().env("AUTH_PROXY_GROUPS", "").assert_error(&["AUTH=proxy (environment) needs AUTH_PROXY_GROUPS"]);
+    for everybody in ["0.0.0.0/0", "10.0.0.5/32,::/0"] {
+        layers()
+            .env("AUTH_PROXY_ADDRESSES", everybody)
+            .assert_error(&["contains all addresses", "10.0.0.5/32"]);
+    }
+    layers()
+        .env("AUTH_PROXY_USER_HEADER", "Remote-User")
+        .env("AUTH_PROXY_GROUPS_HEADER", "remote-user")
+        .assert_error(&["must be different headers"]);
+    for header in ["Authorization", "x-api-key", "Origin", "Host"] {
+        for name in ["AUTH_PROXY_USER_HEADER", "AUTH_PROXY_GROUPS_HEADER"] {
+            layers().env(name, header).assert_error(&[name, "the service uses this header itself"]);
+        }
+    }
+}
+
+#[test]
 fn mqtt_needs_explicit_collections_and_address_without_credentials() {
     let layers = || Layers::new().env("MQTT_URL", "mqtts://broker");
     assert!(Layers::new().ok().settings.mqtt().is_none());
