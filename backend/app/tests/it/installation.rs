@@ -48,12 +48,17 @@ async fn doctor_names_cost_and_remedy_of_each_problem() {
     command
         .env("FACE_MODEL_MIRROR", "/nonexistent")
         .env("FFMPEG", "/nonexistent/ffmpeg")
-        .env("POSTGRES_BIN_DIR", "/nonexistent");
+        .env("POSTGRES_BIN_DIR", "/nonexistent")
+        .env("BLOB_STORE_URL", folder.path().join("disk/blobs"));
     let report = Output::run(&mut command).assert_status(1).json();
     assert_eq!(report["level"], "error");
-    for (name, level) in
-        [("ONNX Runtime", "error"), ("models", "warning"), ("ffmpeg", "warning"), ("database", "error")]
-    {
+    for (name, level) in [
+        ("ONNX Runtime", "error"),
+        ("models", "warning"),
+        ("ffmpeg", "warning"),
+        ("database", "error"),
+        ("blobs", "warning"),
+    ] {
         let check = check(&report, name);
         assert_eq!(check["level"], level, "{check}");
         assert!(
@@ -66,7 +71,7 @@ async fn doctor_names_cost_and_remedy_of_each_problem() {
         "{report}"
     );
     // Nothing is fetched or created.
-    assert!(!folder.path().join("models").exists() && !folder.path().join("data").exists());
+    assert!(["models", "data", "disk"].iter().all(|name| !folder.path().join(name).exists()));
 
     let mut command = folder.facecrawl(&["doctor", "--json"]);
     let report = Output::run(command.env("PORT", "many")).assert_status(1).json();

@@ -1,5 +1,5 @@
 //! Checks the machine: processor, memory, disks, limits of the process, port and clock.
-use super::Check;
+use super::{Check, Level};
 use crate::config::{Settings, cores};
 use crate::output::format_megabytes;
 use crate::service::read_memory;
@@ -50,43 +50,66 @@ fn memory(settings: &Settings) -> Check {
     }
 }
 
-/// Checks the disks of the data, of the models and of the copies of videos.
-fn disks(settings: &Settings) -> Vec<Check> {
-    let folders = [
-        ("DATA_DIR", settings.storage.data_dir.clone()),
-        ("MODELS_DIR", settings.models.dir.clone()),
-        ("VIDEO_SPOOL", settings.video_spool()),
-    ];
-    folders.into_iter().map(|(variable, folder)| disk(variable, &folder, settings.disk_reserve())).collect()
+/// A folder in which the service stores files.
+struct StoredFiles {
+    variable: &'static str,
+    folder: PathBuf,
+    /// Level of a folder that cannot be written, and what does not work then.
+    unwritable: (Level, &'static str),
+    /// What happens on a full disk.
+    full: &'static str,
 }
 
-fn disk(variable: &str, folder: &Path, reserve: u64) -> Check {
+/// Checks the disks of the data, of the models and of the copies of videos.
+fn disks(settings: &Settings) -> Vec<Check> {
+    let uploads_wait = "below MIN_FREE_DISK_MB, uploads are refused with 507, and crawls and videos wait";
+    let folders = [
+        StoredFiles {
+            variable: "DATA_DIR",
+            folder: settings.storage.data_dir.clone(),
+            unwritable: (Level::Error, "nothing can be stored there"),
+            full: uploads_wait,
+        },
+        StoredFiles {
+            variable: "MODELS_DIR",
+            folder: settings.models.dir.clone(),
+            unwritable: (Level::Warning, "models that are missing cannot be fetched"),
+            full: "models that are missing cannot be fetched",
+        },
+        StoredFiles {
+            variable: "VIDEO_SPOOL",
+            folder: settings.video_spool(),
+            unwritable: (
+                Level::Warning,
+                "videos and archives cannot be uploaded, and crawls store no videos",
+            ),
+            full: uploads_wait,
+        },
+    ];
+    folders.iter().map(|files| disk(files, settings.disk_reserve())).collect()
+}
+
+fn disk(files: &StoredFiles, reserve: u64) -> Check {
+    let StoredFiles { variable, folder, unwritable: (level, cost), full } = files;
     let name = "disk";
     let existing = existing_folder(folder);
     let place = format!("{variable}={}", folder.display());
-    let remedy = format!("set {variable} to a folder to which this user can write");
+    let unusable = |found: String| {
+        let remedy = format!("set {variable} to a folder to which this user can write");
+        Check { level: *level, ..Check::warning(name, found, *cost, remedy) }
+    };
     let writable = rustix::fs::access(&existing, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK);
     if let Err(error) = writable {
-        return Check::error(
-            name,
-            format!("{place}: {} cannot be written: {error}", existing.display()),
-            "nothing can be stored there",
-            remedy,
-        );
+        return unusable(format!("{place}: {} cannot be written: {error}", existing.display()));
     }
     match rustix::fs::statvfs(&existing) {
-        Err(error) => Check::error(name, format!("{place}: {error}"), "nothing can be stored there", remedy),
+        Err(error) => unusable(format!("{place}: {error}")),
         Ok(disk) => {
             let free = disk.f_bavail * disk.f_frsize;
             let found = format!("{place}: {} free", format_megabytes(free));
             if free < reserve.max(LOW_DISK) {
-                let cost = "below MIN_FREE_DISK_MB, uploads are refused with 507, and crawls and videos wait";
-                return Check::warning(
-                    name,
-                    found,
-                    cost,
-                    "free some space, or move the folder to another disk",
-                );
+                let remedy = "free some space, or move the folder to another disk";
+                return Check::warning(name, found, *full, remedy);
             }
             Check::ok(name, found)
         }
@@ -151,17 +174,25 @@ fn clock(now: OffsetDateTime) -> Check {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::Level;
     use super::*;
 
     #[test]
     fn folder_that_does_not_exist_is_checked_where_it_would_be_created() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(existing_folder(&folder.path().join("a/b/c")), folder.path());
-        assert_eq!(disk("DATA_DIR", &folder.path().join("a/b"), 0).level, Level::Ok);
-        let full = disk("DATA_DIR", folder.path(), u64::MAX);
+        let files = |folder: PathBuf, level| StoredFiles {
+            variable: "DATA_DIR",
+            folder,
+            unwritable: (level, "a"),
+            full: "b",
+        };
+        assert_eq!(disk(&files(folder.path().join("a/b"), Level::Error), 0).level, Level::Ok);
+        let full = disk(&files(folder.path().to_path_buf(), Level::Error), u64::MAX);
         assert_eq!(full.level, Level::Warning);
         assert!(full.found.contains("DATA_DIR") && full.remedy.is_some());
+        // Nobody, not even root, can write there.
+        let unwritable = disk(&files("/proc/1/fdinfo".into(), Level::Warning), 0);
+        assert_eq!((unwritable.level, unwritable.cost.as_deref()), (Level::Warning, Some("a")));
         assert!(!folder.path().join("a").exists(), "nothing is created");
     }
 

@@ -1,5 +1,6 @@
 //! Implements `doctor`, which checks the installation and explains each problem, its consequence
-//! and how to fix it. The command downloads nothing, and creates no data.
+//! and how to fix it. The command downloads nothing, and keeps no data: the check of the blobs
+//! writes a small file and deletes it.
 mod machine;
 mod parts;
 

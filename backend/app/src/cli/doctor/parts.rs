@@ -256,8 +256,18 @@ fn shown(path: &Path) -> String {
 async fn blobs(settings: &Settings) -> Check {
     let name = "blobs";
     let url = mask_url(&settings.blob_store_url());
-    if settings.storage.blob_store_url.is_none() && !settings.storage.data_dir.exists() {
+    // Opening a folder creates it.
+    let is_missing = !url.contains("://") && !Path::new(&settings.blob_store_url()).exists();
+    if is_missing && settings.storage.blob_store_url.is_none() {
         return Check::ok(name, format!("{url}; the first start creates it"));
+    }
+    if is_missing {
+        return Check::warning(
+            name,
+            format!("{url} does not exist; the first start creates it"),
+            "if it is on a disk that is not mounted, files are stored on another disk",
+            "mount the disk, or check BLOB_STORE_URL",
+        );
     }
     let checked = match open_blobs(settings) {
         Ok(blobs) => blobs.check().await.map_err(|error| error.to_string()),
