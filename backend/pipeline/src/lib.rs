@@ -34,6 +34,7 @@ pub use images::analyze::{
 pub use images::face_store::{FaceStore, IngestError};
 pub use images::ingest::IngestOutcome;
 pub use people::clusters::Clusters;
+pub use people::import::list::composed_name;
 pub use people::import::{FileReport, Import, ImportFile, ImportOptions, ImportSummary, Rejection};
 pub use scan::Scan;
 pub use streams::control::Streams;

@@ -33,6 +33,10 @@ pub(crate) async fn create_if_missing(config: &Config, identity: &Identity) -> R
         std::fs::remove_dir_all(&temporary).map_err(Error::io(&temporary))?;
     }
     identity.make_private_folder(&temporary)?;
+    // With this locale, `lower` knows all letters, not only those of ASCII. It depends on no file
+    // of the system, and like C, it sorts by code points.
+    let has_builtin_locale = installed_version(config).await?.parse().is_ok_and(|version: u32| version >= 17);
+    let unicode = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"];
     let initdb = identity
         .command(&config.bin_dir.join("initdb"))
         .args([
@@ -43,6 +47,7 @@ pub(crate) async fn create_if_missing(config: &Config, identity: &Identity) -> R
             "--no-sync",
             "--no-instructions",
         ])
+        .args(unicode.iter().filter(|_| has_builtin_locale))
         .arg("--pgdata")
         .arg(&temporary)
         .output()
@@ -82,6 +87,16 @@ async fn create_database(config: &Config, identity: &Identity, folder: &Path) ->
 
 async fn check_version(config: &Config, file: &Path) -> Result<(), Error> {
     let found = std::fs::read_to_string(file).map_err(Error::io(file))?.trim().to_owned();
+    let installed = installed_version(config).await?;
+    if found == installed {
+        Ok(())
+    } else {
+        Err(Error::Version { path: config.data_dir.clone(), found, installed })
+    }
+}
+
+/// Returns the major version of the installed Postgres.
+async fn installed_version(config: &Config) -> Result<String, Error> {
     let program = config.bin_dir.join("postgres");
     let output = tokio::process::Command::new(&program)
         .arg("--version")
@@ -89,14 +104,8 @@ async fn check_version(config: &Config, file: &Path) -> Result<(), Error> {
         .await
         .map_err(Error::io(&program))?;
     // Example output: "postgres (PostgreSQL) 18.4"
-    let output = String::from_utf8_lossy(&output.stdout).into_owned();
-    let installed =
-        output.split_whitespace().last().unwrap_or_default().split('.').next().unwrap_or_default().to_owned();
-    if found == installed {
-        Ok(())
-    } else {
-        Err(Error::Version { path: config.data_dir.clone(), found, installed })
-    }
+    let output = String::from_utf8_lossy(&output.stdout);
+    Ok(output.split_whitespace().last().unwrap_or_default().split('.').next().unwrap_or_default().to_owned())
 }
 
 /// Returns a path next to the data folder: for `data/postgres` and `run` it is `data/postgres.run`.

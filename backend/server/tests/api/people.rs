@@ -42,6 +42,14 @@ async fn subject_is_created_changed_listed_merged_and_deleted() {
     assert_eq!(names("?name=ADA").await, ["Ada"]);
     assert_eq!(names("?name=%20ada%09").await, ["Ada"], "a name is stored without surrounding spaces");
     assert_eq!(names("?external_id=a-1").await, ["Ada"]);
+    // The letter is sent as `O` with a combining diaeresis, and found as the composed small letter.
+    let composed = create(&app, &json!({"name": "O\u{308}zil"})).await;
+    assert_eq!(composed["name"], "\u{d6}zil");
+    assert_eq!(names("?name=%C3%B6ZIL").await, ["\u{d6}zil"]);
+    assert_eq!(
+        app.delete(&format!("/subjects/{}", composed.text("id"))).await.status(),
+        StatusCode::NO_CONTENT
+    );
     assert!(names("?origin=cluster").await.is_empty());
     let first = app.get_ok("/subjects?limit=1").await;
     let next = first.text("next_cursor");

@@ -1,5 +1,6 @@
 //! Names of people, lists of files (CSV), and paths with a folder for each person.
 use icu_normalizer::ComposingNormalizerBorrowed;
+use std::borrow::Cow;
 
 /// Maximum length of a name in characters.
 const MAX_NAME_CHARS: usize = 200;
@@ -8,13 +9,17 @@ const NAME: &str = "name";
 const FILE: &str = "file";
 
 /// Returns the form in which a name is stored and found: without surrounding white space, and with
-/// composed characters (NFC). File systems and archives differ in how they write `é`.
+/// composed characters (NFC). File systems, archives and keyboards differ in how they write `é`.
+pub fn composed_name(name: &str) -> Cow<'_, str> {
+    ComposingNormalizerBorrowed::new_nfc().normalize(name.trim())
+}
+
+/// Returns the [composed](composed_name) form of a name.
 ///
 /// # Errors
 /// Fails with a sentence that states what is allowed.
 pub fn normal_name(name: &str) -> Result<String, String> {
-    let name = name.trim();
-    let normal = ComposingNormalizerBorrowed::new_nfc().normalize(name);
+    let normal = composed_name(name);
     let length = normal.chars().count();
     if (1..=MAX_NAME_CHARS).contains(&length) && !normal.chars().any(char::is_control) {
         return Ok(normal.into_owned());

@@ -1,6 +1,6 @@
 //! Creates, changes, merges and deletes subjects.
 use super::faces::{Enrolled, EnrolledImagesParams};
-use super::view::{SubjectView, check_ids, check_metadata, check_text};
+use super::view::{SubjectView, check_ids, check_metadata, check_name, check_text};
 use crate::auth::Caller;
 use crate::extract::{Id, Json as JsonBody, Query, double_option};
 use crate::routes::shared::deletion::{DeletionParams, DeletionPreview, RequestedDeletion, carry_out};
@@ -54,7 +54,7 @@ pub(super) async fn create_subject(
     JsonBody(body): JsonBody<CreateSubject>,
 ) -> Result<Response> {
     let new = NewSubject {
-        name: check_text("name", body.name)?,
+        name: check_name("name", body.name)?,
         external_id: check_text("external_id", body.external_id)?,
         metadata: check_metadata(body.metadata.unwrap_or_else(|| Map::new().into()))?,
     };
@@ -107,7 +107,7 @@ pub(super) async fn update_subject(
     JsonBody(body): JsonBody<UpdateSubject>,
 ) -> Result<Json<SubjectView>> {
     let patch = SubjectPatch {
-        name: body.name.map(|name| check_text("name", name)).transpose()?,
+        name: body.name.map(|name| check_name("name", name)).transpose()?,
         external_id: body.external_id.map(|text| check_text("external_id", text)).transpose()?,
         metadata: body.metadata.map(check_metadata).transpose()?,
     };

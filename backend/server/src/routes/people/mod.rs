@@ -14,7 +14,7 @@ pub(crate) use self::{
 pub(crate) use self::{
     change::{delete, merge},
     faces::{EnrolledImagesParams, remove_face},
-    view::check_text,
+    view::check_name,
 };
 
 use crate::operation::Routes;

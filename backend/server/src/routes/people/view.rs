@@ -3,6 +3,7 @@ use crate::auth::Caller;
 use crate::extract::{Bounded, Id, List, Query};
 use crate::{ApiError, Code, Result, Scope, Spec};
 use axum::Json;
+use pipeline::composed_name;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use store::people::{MAX_METADATA_BYTES, Subject, SubjectFilter};
@@ -66,16 +67,15 @@ impl From<Subject> for SubjectView {
     }
 }
 
-/// Returns a name or an external id in the form in which it is stored and found: without
-/// surrounding white space.
-fn normal_text(text: &str) -> &str {
-    text.trim()
+/// Validates a name, and returns it [as it is stored](composed_name).
+pub(crate) fn check_name(field: &str, name: Option<String>) -> Result<Option<String>> {
+    Ok(check_text(field, name)?.map(|name| composed_name(&name).into_owned()))
 }
 
-/// Validates a name or an external id and returns its [normal form](normal_text).
-pub(crate) fn check_text(field: &str, text: Option<String>) -> Result<Option<String>> {
+/// Validates a text of a subject, and returns it without surrounding white space.
+pub(super) fn check_text(field: &str, text: Option<String>) -> Result<Option<String>> {
     let Some(text) = text else { return Ok(None) };
-    let normal = normal_text(&text);
+    let normal = text.trim();
     let length = normal.chars().count();
     if (1..=MAX_CHARS).contains(&length) && !text.chars().any(char::is_control) {
         return Ok(Some(normal.to_owned()));
@@ -185,8 +185,8 @@ pub(super) async fn list_subjects(
 ) -> Result<Json<SubjectList>> {
     let filter = SubjectFilter {
         collection_id: caller.collection(params.collection.as_deref()).await?.id,
-        name: params.name.as_deref().map(normal_text).map(str::to_owned),
-        external_id: params.external_id.as_deref().map(normal_text).map(str::to_owned),
+        name: params.name.as_deref().map(|name| composed_name(name).into_owned()),
+        external_id: params.external_id.as_deref().map(str::trim).map(str::to_owned),
         origin: params.origin.map(|origin| match origin {
             Origin::Enrolled => "enrolled".into(),
             Origin::Cluster => "cluster".into(),
