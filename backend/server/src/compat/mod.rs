@@ -34,7 +34,7 @@ impl Compat {
     }
 }
 
-/// Converts the errors of requests to an enabled API to its own errors.
+/// Converts error responses under the path of an enabled API to the form of that API.
 pub(crate) async fn translate_errors(state: AppState, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let owner = state.config.compat.iter().copied().find(|compat| path.starts_with(compat.path()));

@@ -1,15 +1,15 @@
 //! Operations that the APIs of other servers share. These APIs identify people by their names, and
-//! compare a face with all people who have a name.
+//! compare a face with the people who have a name.
 use super::similarity::similarity;
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, resolve};
-use crate::routes::people::{EnrolledImagesParams, check_text};
+use crate::routes::people::{EnrolledImagesParams, check_name};
 use crate::routes::{people, shared::analysis};
 use crate::{ApiError, AppState, Code, Result};
 use bytes::Bytes;
 use pipeline::people::enrol::{EnrolPerson, EnrolledFace, Enrolment};
 use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace};
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 use store::collections::Collection;
 use store::faces::search::SearchQuery;
@@ -22,8 +22,8 @@ use vision::Profile;
 
 /// Maximum number of faces of an image that are returned. The largest faces are kept.
 const MAX_FACES: usize = 100;
-/// Maximum number of people that a search reads to find people who have a name. The results of a
-/// search include clusters, which have no name.
+/// Maximum number of people, including clusters, that a search reads. Clusters have no name, so
+/// people with a name who rank below this number are not found.
 const MAX_PEOPLE: i64 = 1_000;
 /// Maximum number of names in a list.
 const MAX_NAMES: i64 = 100_000;
@@ -43,7 +43,7 @@ pub(super) struct People<'a> {
 }
 
 impl<'a> People<'a> {
-    /// Returns the people in the collection of the caller, else in `default`.
+    /// Opens the people of the caller's collection, else of `default`.
     pub(super) async fn new(state: &'a AppState, caller: &'a Caller) -> Result<Self> {
         Ok(Self { state, caller, collection: caller.collection(None).await? })
     }
@@ -64,7 +64,7 @@ impl<'a> People<'a> {
     /// Fails with 409 if several people have the name.
     pub(super) async fn find(&self, name: &str) -> Result<Option<Subject>> {
         let store = self.caller.store();
-        let Some(name) = check_text("subject", Some(name.to_owned()))? else { return Ok(None) };
+        let Some(name) = check_name("subject", Some(name.to_owned()))? else { return Ok(None) };
         match store.people().with_name(store.pool(), self.collection.id, &name).await?[..] {
             [] => Ok(None),
             [id] => Ok(Some(store.people().get(id).await?)),
@@ -79,7 +79,7 @@ impl<'a> People<'a> {
     /// Creates a person without faces. Returns `false` if a person has this name.
     pub(super) async fn create(&self, name: &str) -> Result<bool> {
         let store = self.caller.store();
-        let name = check_text("subject", Some(name.to_owned()))?;
+        let name = check_name("subject", Some(name.to_owned()))?;
         let Some(text) = &name else { return Ok(false) };
         let new = NewSubject { name: name.clone(), external_id: None, metadata: Map::new().into() };
         retried("create_subject", || async {
@@ -98,7 +98,7 @@ impl<'a> People<'a> {
     /// Gives a person another name.
     pub(super) async fn rename(&self, subject: &Subject, name: &str) -> Result<()> {
         let store = self.caller.store();
-        let Some(text) = &check_text("subject", Some(name.to_owned()))? else { return Ok(()) };
+        let Some(text) = &check_name("subject", Some(name.to_owned()))? else { return Ok(()) };
         let patch = SubjectPatch { name: Some(Some(text.clone())), ..SubjectPatch::default() };
         retried("rename_subject", || async {
             let mut tx = store.begin().await?;
@@ -131,7 +131,7 @@ impl<'a> People<'a> {
         bytes: Bytes,
         min_score: Option<f32>,
     ) -> Result<EnrolledFace> {
-        let Some(name) = check_text("subject", Some(name.to_owned()))? else {
+        let Some(name) = check_name("subject", Some(name.to_owned()))? else {
             return Err(ApiError::for_field(Code::InvalidField, "subject", "the name is empty"));
         };
         let enrolment = Enrolment {
@@ -151,7 +151,8 @@ impl<'a> People<'a> {
             // These servers accept every face, and their clients do not expect a refusal.
             required_profile: Profile::Off,
             force: false,
-            allow_move: false,
+            // A face of a cluster moves. The transaction checks that no other person has it.
+            allow_move: true,
         };
         let permit = self.state.analyses.admit(1)?;
         let enrolled = enrolment.enrol(&self.state.services.face_store, &self.state.analyzer()).await;
@@ -181,15 +182,18 @@ impl<'a> People<'a> {
         for embedding in embeddings {
             found.push(self.nearest(embedding, limit).await?);
         }
-        let store = self.caller.store();
-        let detail = json!({"probe": "image", "faces": embeddings.len(), "limit": limit});
+        self.record_search(&json!({"probe": "image", "faces": embeddings.len(), "limit": limit})).await?;
+        Ok(found)
+    }
+
+    /// Records a comparison with stored faces in the audit log.
+    pub(super) async fn record_search(&self, detail: &Value) -> Result<()> {
         retried("audit", || async {
-            let mut tx = store.begin().await?;
+            let mut tx = self.caller.store().begin().await?;
             self.caller.audit(&mut tx, Action::Search, self.collection.id, detail.clone()).await?;
             Ok::<_, ApiError>(tx.commit().await?)
         })
-        .await?;
-        Ok(found)
+        .await
     }
 
     async fn nearest(&self, embedding: &[f32], limit: usize) -> Result<Vec<Candidate>> {

@@ -170,9 +170,23 @@ pub(super) struct PartLimits {
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) name: String,
-    /// The bytes of the image, or the reason why this part cannot be used. A batch reports an error
-    /// per image.
+    /// The bytes, or the reason why this part cannot be used. A batch reports an error per image.
     pub(super) bytes: Result<Bytes>,
+}
+
+impl Part {
+    /// Returns the bytes of an image.
+    ///
+    /// # Errors
+    /// Fails with `missing_image` if the part is empty.
+    pub(super) fn image(self) -> Result<Bytes> {
+        let bytes = self.bytes?;
+        if bytes.is_empty() {
+            let detail = format!("the part `{}` is empty", self.name);
+            return Err(ApiError::new(Code::MissingImage, detail).field(self.name));
+        }
+        Ok(bytes)
+    }
 }
 
 /// Reads all parts in order. An unknown part or too many parts are errors of the whole body. After
@@ -226,9 +240,6 @@ async fn read_part(field: &mut Field<'_>, limit: usize, name: &str) -> Result<Re
     }
     if is_too_long {
         return Ok(Err(too_many_bytes("the image", limit).field(name)));
-    }
-    if bytes.is_empty() {
-        return Ok(Err(ApiError::new(Code::MissingImage, format!("the part `{name}` is empty")).field(name)));
     }
     Ok(Ok(bytes.freeze()))
 }

@@ -64,5 +64,5 @@ pub async fn multipart(content_type: &str, chunks: Vec<Bytes>, limits: PartLimit
     let PartLimits { count, part_bytes, body_bytes } = limits;
     let limits = body::PartLimits { parts: PART_NAMES, count, part_bytes, body_bytes };
     let parts = body::read_parts(request, limits).await?;
-    Ok(parts.into_iter().map(|part| Part { name: part.name, bytes: part.bytes }).collect())
+    Ok(parts.into_iter().map(|part| Part { name: part.name.clone(), bytes: part.image() }).collect())
 }

@@ -144,7 +144,7 @@ impl FromRequest<AppState> for ImageBody {
 pub(crate) async fn single_part(request: Request, state: &AppState) -> Result<Bytes> {
     let mut parts = image_parts(request, state, &["image"], 1).await?;
     match parts.pop() {
-        Some(part) => part.bytes,
+        Some(part) => part.image(),
         None => Err(missing_image("image", &["image"])),
     }
 }
@@ -196,7 +196,7 @@ pub(crate) async fn two_parts(request: Request, state: &AppState) -> Result<[Byt
         if slot.is_some() {
             return refuse(&part.name, "occurs twice");
         }
-        *slot = Some(part.bytes?);
+        *slot = Some(part.image()?);
     }
     match (a, b) {
         (Some(a), Some(b)) => Ok([a, b]),
@@ -260,7 +260,7 @@ pub(crate) async fn read_batch(request: Request, state: &AppState) -> Result<Vec
             if parts.is_empty() {
                 return Err(missing_image("image", &["image"]));
             }
-            Ok(parts.into_iter().map(|part| BatchInput::Part(part.bytes)).collect())
+            Ok(parts.into_iter().map(|part| BatchInput::Part(part.image())).collect())
         }
         BodyFormat::Json => {
             let (parts, body) = request.into_parts();
@@ -301,10 +301,10 @@ pub(crate) async fn named_parts<const N: usize>(
     names: &'static [&'static str; N],
 ) -> Result<Vec<(String, Bytes)>> {
     let parts = image_parts(request, state, names, N).await?;
-    parts.into_iter().map(|part| Ok((part.name, part.bytes?))).collect()
+    parts.into_iter().map(|part| Ok((part.name.clone(), part.image()?))).collect()
 }
 
-/// Reads all parts of a multipart body, whatever their names, at most `count`.
+/// Reads all parts of a multipart body, whatever their names, at most `count`. A part may be empty.
 pub(crate) async fn form_parts(
     request: Request,
     state: &AppState,

@@ -1,6 +1,7 @@
 //! Tests the APIs of other servers with the requests that their clients send.
 //! `scripts/test-compat` runs the clients themselves.
 use crate::support::images::{drawing, png};
+use crate::support::site::Site;
 use crate::support::{App, FAKE_ID, Json, Options, key_options, ok, tenant_scopes, to_json};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -93,6 +94,54 @@ async fn compreface_recognises_enrolled_people() {
     assert_eq!(subjects["subjects"][0]["best_face_id"], added["image_id"]);
     let log = app.get_ok("/audit?action=face.search").await;
     assert_eq!(log.list("records").len(), 2, "each recognition is recorded");
+}
+
+#[testing::test]
+async fn compreface_enrols_face_of_unnamed_cluster() {
+    let app = App::spawn_with(Options { config: config(), ..Options::default() }).await;
+    let site = Site::new(&["ada.jpg", "ada_2.jpg", "ben.jpg"]).await;
+    app.crawl(&[site.page()]).await;
+    to_json(app.post_json("/collections/default/cluster", &json!({})).await, StatusCode::ACCEPTED).await;
+    app.poll("/collections/default/cluster", |run| run["state"] == "completed").await;
+    let cluster = app.get_ok("/subjects?origin=cluster").await["subjects"][0].clone();
+    assert_eq!(cluster["face_count"], 2);
+
+    app.add_example("Ada", "ada.jpg").await;
+    let ada = app.get_ok("/subjects?name=ada").await["subjects"][0].clone();
+    assert_eq!(ada["face_count"], 1);
+    let face = app.get_ok(&format!("/subjects/{}", cluster.text("id"))).await;
+    assert_eq!(face["face_count"], 1, "the face has moved");
+}
+
+#[testing::test]
+async fn comparisons_with_examples_are_recorded() {
+    let app = app().await;
+    let id = app.add_example("Ada", "ada.jpg").await.text("image_id").to_owned();
+    let file = [("file", drawing("ada_3.jpg"))];
+    let verified = ok(app.post_parts(&format!("{FACES}/{id}/verify"), &file).await).await;
+    assert!(verified["result"][0]["similarity"].as_f64().unwrap() > 0.9, "{verified}");
+    let found = app.recognize("?face_plugins=calculator", "ada.jpg").await;
+    let embeddings = json!({"embeddings": [found["result"][0]["embedding"]]});
+    app.post_ok(&format!("/api/v1/recognition/embeddings/faces/{id}/verify"), &embeddings).await;
+    let log = app.get_ok("/audit?action=face.search").await;
+    let compared: Vec<_> =
+        log.list("records").iter().map(|record| record["detail"]["face_id"].clone()).collect();
+    assert_eq!(compared, [json!(id), Value::Null, json!(id)]);
+}
+
+#[testing::test]
+async fn deletion_of_many_examples_needs_confirmation() {
+    let config = Config { confirm_above: 3, ..config() };
+    let app = App::spawn_with(Options { config, worker: false, ..Options::default() }).await;
+    let mut ids = Vec::new();
+    for file in ["ada.jpg", "ada_3.jpg"] {
+        ids.push(app.add_example("Ada", file).await.text("image_id").to_owned());
+    }
+    failure(app.post_json(&format!("{FACES}/delete"), &json!(ids)).await, 428, 0).await;
+    assert_eq!(app.get_ok(FACES).await["total_elements"], 2);
+    // Each of them is an image and a face.
+    let first = app.post_ok(&format!("{FACES}/delete"), &json!([ids[0], ids[0]])).await;
+    assert_eq!(first, json!([{"image_id": ids[0], "subject": "Ada"}]));
 }
 
 #[testing::test]
@@ -360,7 +409,9 @@ async fn deepstack_registers_recognises_lists_and_deletes() {
         face["confidence"].as_f64().unwrap() > 0.99 && face["x_max"].as_i64() > face["x_min"].as_i64(),
         "{face}"
     );
-    let unknown = ok(vision(&app, "/recognize", &[drawing("ben.jpg")], &[]).await).await;
+    // Clients without a key send an empty one.
+    let without_key = [("api_key", ""), ("min_confidence", "")];
+    let unknown = ok(vision(&app, "/recognize", &[drawing("ben.jpg")], &without_key).await).await;
     assert_eq!(
         (&unknown["predictions"][0]["userid"], &unknown["predictions"][0]["confidence"]),
         (&json!("unknown"), &json!(0.0))
@@ -411,6 +462,10 @@ async fn deepstack_errors_name_the_cause() {
     let no_face = vision(&app, "/register", &[png(64, 64)], &[("userid", "Ada")]).await;
     assert_eq!(error(no_face, 400).await, "No face detected");
     assert!(error(vision(&app, "/register", &[drawing("ada.jpg")], &[]).await, 400).await.contains("userid"));
+    assert!(error(vision(&app, "/recognize", &[Vec::new()], &[]).await, 400).await.contains("`image`"));
+    let one_of_two = [drawing("ada.jpg"), png(64, 64)];
+    let incomplete = vision(&app, "/register", &one_of_two, &[("userid", "Ada")]).await;
+    assert!(error(incomplete, 400).await.contains("image 2 has 0 faces"));
     assert!(error(vision(&app, "/recognize", &[], &[("userid", "x")]).await, 400).await.contains("image"));
     assert!(error(vision(&app, "/match", &[drawing("ada.jpg")], &[]).await, 400).await.contains("2 image"));
     let confidence = vision(&app, "/recognize", &[drawing("ada.jpg")], &[("min_confidence", "7")]).await;

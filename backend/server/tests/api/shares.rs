@@ -10,7 +10,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::json;
-use server::Config;
+use server::{Compat, Config};
 use std::time::{Duration, Instant};
 use store::keys::Scope;
 use testing::TableLock;
@@ -87,6 +87,40 @@ async fn slow_statements_of_one_caller_leave_connections_for_others() {
     let app = spawn_idle(Options::default()).await;
     let lock = app.database.lock_faces().await;
     assert_connections_left(&app, lock, |_| app.get("/faces?limit=1"), StatusCode::OK).await;
+}
+
+#[testing::test]
+async fn keys_in_forms_of_one_collection_leave_connections_for_others() {
+    let config = Config { compat: vec![Compat::DeepStack], ..key_options().config };
+    let app = spawn_idle(Options { config, ..key_options() }).await;
+    let (_, key) = app.create_key(Some("press"), &[Scope::Read]).await;
+    let list = |client: &reqwest::Client| {
+        let request = client.post(format!("{}/v1/vision/face/list", app.url));
+        let request = request.header("content-type", "application/x-www-form-urlencoded");
+        request.body(format!("api_key={key}")).send()
+    };
+    assert_eq!(list(&app.client).await.unwrap().status(), StatusCode::OK);
+    let mut lock = app.database.lock_subjects().await;
+    let connections = app.state.services.store.pool().options().get_max_connections();
+    let share = i64::from(connections - connections / 4);
+    // The requests of each address have their own share until their key is known.
+    let other = other_client();
+    let mut slow: FuturesUnordered<_> =
+        (0..connections).flat_map(|_| [list(&app.client), list(&other)]).collect();
+    let start = Instant::now();
+    while lock.count_waiting().await < share {
+        assert!(slow.next().now_or_never().is_none());
+        assert!(start.elapsed() < Duration::from_secs(60), "{} statements wait", lock.count_waiting().await);
+        tokio::task::yield_now().await;
+    }
+    let (_, others_key) = app.create_key(Some("others"), &[Scope::Read]).await;
+    let ready = app.call(&others_key, Method::GET, "/collections", None).await;
+    assert_eq!(ready.status(), StatusCode::OK);
+    assert_eq!(lock.count_waiting().await, share, "the other requests of the collection wait");
+    lock.release().await;
+    while let Some(response) = slow.next().await {
+        assert_eq!(response.unwrap().status(), StatusCode::OK);
+    }
 }
 
 #[testing::needs(video)]

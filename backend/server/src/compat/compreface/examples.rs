@@ -15,6 +15,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::collections::HashSet;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -58,7 +59,7 @@ pub(super) struct FileBody {
     file: String,
 }
 
-/// Add an example of a subject, which is created if there is none with this name.
+/// Add an example to a subject. Creates the subject if no subject has this name.
 #[utoipa::path(post, path = "/api/v1/recognition/faces",
     request_body(content((Binary = "multipart/form-data"), (FileBody = "application/json"))))]
 pub(super) async fn add_example(
@@ -160,13 +161,24 @@ pub(super) async fn delete_example(state: AppState, caller: Caller, Id(id): Id) 
 pub(super) async fn delete_several_examples(
     state: AppState,
     caller: Caller,
-    JsonBody(ids): JsonBody<Vec<Uuid>>,
+    JsonBody(mut ids): JsonBody<Vec<Uuid>>,
 ) -> Result<Json<Value>> {
     if ids.len() > MAX_IDS {
         return Err(Failure::bad_request(Number::Invalid, format!("at most {MAX_IDS} ids are allowed")));
     }
     let people = People::new(&state, &caller).await?;
+    let mut distinct = HashSet::new();
+    ids.retain(|id| distinct.insert(*id));
+    let mut rows = 0;
+    for id in &ids {
+        if let Some((subject, _)) = named_face(&people, *id).await? {
+            rows += caller.store().deletion_counts().of_enrolled(Some(subject), Some(*id)).await?.rows();
+        }
+    }
+    // Without this, many small deletions would evade the confirmation of a large one.
+    state.confirmations().await?.check("delete_examples", rows, None)?;
     let mut deleted = Vec::new();
+    // If one deletion fails, the earlier ones remain. The request can be repeated.
     for id in ids {
         deleted.extend(delete(&state, &caller, &people, id).await?);
     }

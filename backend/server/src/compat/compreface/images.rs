@@ -18,7 +18,7 @@ const EMBEDDING: &str = "calculator";
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Options {
-    /// Maximum number of faces. The largest faces are kept; 0 means all.
+    /// Maximum number of faces. The largest faces are kept; 0 means the maximum, 100.
     limit: usize,
     /// Minimum confidence of the detector, 0 to 1.
     det_prob_threshold: Option<f32>,

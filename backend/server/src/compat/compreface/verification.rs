@@ -50,6 +50,13 @@ async fn example(
     Ok((name, embedding))
 }
 
+/// Records in the audit log that faces are compared with a stored example. Comparisons with many
+/// examples identify a person, like a search.
+async fn record_comparison(people: &People<'_>, example: Uuid, faces: usize) -> Result<()> {
+    people.record_search(&json!({"probe": "image", "faces": faces, "face_id": example})).await?;
+    Ok(())
+}
+
 /// Compare the faces of an image with a stored example.
 #[utoipa::path(post, path = "/api/v1/recognition/faces/{id}/verify", params(("id" = Uuid, Path)),
     request_body(content((Binary = "multipart/form-data"), (FileBody = "application/json"))))]
@@ -64,6 +71,7 @@ pub(super) async fn verify_example(
     let people = People::new(&state, &caller).await?;
     let (name, stored) = example(&state, &caller, &people, id).await?;
     let analysis = options.analyze(&state, image, true).await?;
+    record_comparison(&people, id, analysis.faces.len()).await?;
     let mut result = Vec::with_capacity(analysis.faces.len());
     for face in &analysis.faces {
         result.push(Verified {
@@ -99,6 +107,7 @@ pub(super) async fn verify_example_embeddings(
     let targets = check_embeddings(&state, &body.embeddings)?;
     let people = People::new(&state, &caller).await?;
     let (_, stored) = example(&state, &caller, &people, id).await?;
+    record_comparison(&people, id, targets.len()).await?;
     Ok(Json(json!({"result": by_similarity(&people, &stored, &targets)})))
 }
 

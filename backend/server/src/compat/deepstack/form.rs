@@ -43,12 +43,17 @@ impl Form {
                 API_KEY => &mut form.api_key,
                 USER_ID => &mut form.user_id,
                 MIN_CONFIDENCE => &mut form.min_confidence,
+                _ if bytes.is_empty() => {
+                    let detail = format!("the image `{name}` is empty");
+                    return Err(ApiError::new(Code::MissingImage, detail).field(name));
+                }
                 _ => {
                     form.images.push(bytes);
                     continue;
                 }
             };
-            *slot = Some(text(&name, &bytes)?);
+            // Clients send an empty `api_key` if they have none.
+            *slot = Some(text(&name, &bytes)?).filter(|text| !text.is_empty());
         }
         Ok(form)
     }
@@ -105,7 +110,14 @@ pub(super) async fn with_form<T>(
         return operation(&form, &caller).await;
     }
     let caller = caller_with_key(state, form.api_key.as_deref(), peer, scope).await?;
-    caller.id(peer).scope(operation(&form, &caller)).await
+    let operation = async {
+        // Until now, the request used the share of its address. Nobody who has a share of the
+        // caller waits for that of an address, so this cannot deadlock.
+        let mut share = state.connection_shares.open();
+        share.acquire(1).await;
+        operation(&form, &caller).await
+    };
+    caller.id(peer).scope(operation).await
 }
 
 /// Returns the caller with the key of a form.

@@ -139,6 +139,17 @@ async fn register(state: AppState, caller: Caller, request: Request) -> Result<J
     with_form(&state, caller, request, Scope::Write, async |form, caller| {
         let people = People::new(&state, caller).await?;
         let (name, images) = (form.user_id()?, form.all_images()?);
+        if images.len() > 1 {
+            // An image without a face must not leave those before it enrolled.
+            for (number, image) in (1..).zip(&images) {
+                let found = analyze(&state, image.clone(), None, false).await?.faces.len();
+                if found != 1 {
+                    let detail =
+                        format!("image {number} has {found} faces; each image must show exactly one");
+                    return Err(ApiError::new(Code::NoSuchFace, detail));
+                }
+            }
+        }
         for image in images {
             people.enrol(&name, image, None).await?;
         }
