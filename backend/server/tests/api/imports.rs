@@ -132,7 +132,8 @@ async fn archive_of_folders_is_imported_and_repeated_without_doubles() {
     assert_eq!(people(&app).await, []);
     assert_eq!(app.get_ok("/images").await["images"], json!([]));
     assert_eq!(app.blob_count(), 0);
-    assert_eq!(app.get_ok("/audit?action=subject.import").await["records"], json!([]));
+    let log = app.get_ok("/audit?action=subject.import").await;
+    assert_eq!(log["records"][0]["detail"]["dry_run"], true, "a dry run is recorded: {log}");
 
     let (report, summary) = import(&app, STANDARD, zip.clone()).await;
     assert_eq!(outcomes(&report), expected);
@@ -151,13 +152,35 @@ async fn archive_of_folders_is_imported_and_repeated_without_doubles() {
     assert_eq!(people(&app).await, [person("Ada", 2), person("Ben", 1)]);
 
     let log = app.get_ok("/audit?action=subject.import").await;
-    assert_eq!(log.list("records").len(), 2, "{log}");
+    assert_eq!(log.list("records").len(), 3, "{log}");
     assert_eq!(log["records"][1]["detail"]["outcomes"]["enrolled"], 3);
     assert!(!log.to_string().contains("Ada"), "the log contains no personal data: {log}");
 
     let cora = archive(&[files[8].clone()]);
     let (allowed, _) = import(&app, &format!("{STANDARD}&allow_similar=true"), cora).await;
     assert_eq!((&allowed[0]["outcome"], &allowed[0]["similar"]["name"]), (&json!("enrolled"), &json!("Ada")));
+}
+
+#[testing::test]
+async fn import_without_scope_search_names_no_similar_person() {
+    let app = App::spawn_with(key_options()).await;
+    let (_, writer) = app.create_key(Some("press"), &[Scope::Write]).await;
+    let (_, searcher) = app.create_key(Some("press"), &[Scope::Write, Scope::Search]).await;
+    let import = async |key: &str, query: &str, files: &[(&str, Vec<u8>)]| {
+        let path = format!("{}{STANDARD}{query}", app.url);
+        let request =
+            app.client.post(path).header("x-api-key", key).header("content-type", "application/zip");
+        lines(request.body(archive(files)).send().await.unwrap()).await.0
+    };
+    import(&writer, "", &[("Ada/ada.jpg", drawing("ada.jpg"))]).await;
+    let probes = [("X/ada.jpg", drawing("ada.jpg")), ("X/ada_3.jpg", drawing("ada_3.jpg"))];
+    for (key, names_person) in [(&writer, false), (&searcher, true)] {
+        for report in import(key, "&dry_run=true", &probes).await {
+            assert_eq!(report["outcome"], "looks_like", "{report}");
+            assert_eq!(report.to_string().contains("Ada"), names_person, "{report}");
+            assert_eq!(report["similar"].is_object(), names_person, "{report}");
+        }
+    }
 }
 
 #[testing::test]

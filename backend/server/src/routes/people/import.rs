@@ -82,7 +82,8 @@ pub(super) const SPEC: Spec = Spec::needs(Scope::Write)
 /// by the name in the collection, or created with the first face. A file that is already enrolled
 /// is not stored again, so an import can be repeated. A face is not enrolled if its similarity to
 /// another enrolled person reaches the match threshold and is at least that to its own person,
-/// unless `allow_similar` is set.
+/// unless `allow_similar` is set. The report names the similar person only if the caller also has
+/// the scope `search`. The audit log records each import, including dry runs.
 ///
 /// An archive has at most 512 MiB and 10,000 entries, and its files at most 2 GiB in total. Hidden
 /// files, and files of folders that are not images, are ignored. The response is a stream of lines
@@ -191,16 +192,13 @@ fn start<H: Send + 'static>(
     let files = stream::unfold(files, async |mut files| Some((files.recv().await?, files)));
     let services = &state.services;
     let analyzer = services.analyzer.on_behalf_of(CallerId::current().into());
-    let is_stored = !options.dry_run;
     let mut import = Import::start(services.face_store.clone(), analyzer, options, files);
     let (sender, lines) = channel(WAITING_LINES);
     let task = async move {
         let _guards = guards;
         let result = run(&state, &caller, &mut import, &sender).await;
-        let recorded = match is_stored {
-            true => audit(&caller, collection, import.summary()).await,
-            false => Ok(()),
-        };
+        // A dry run also compares faces with enrolled people.
+        let recorded = audit(&caller, collection, import.summary()).await;
         let last = match result {
             Ok(true) => recorded.map(|()| line(&Line::Summary { summary: import.summary() })),
             // The caller has left.
@@ -240,9 +238,22 @@ async fn run(
             caller.recheck_key(&state.keyring, &state.services.store).await?;
         }
         let Some(report) = import.next().await else { return Ok(true) };
-        if sender.send(Ok(line(&Line::File(&report?)))).await.is_err() {
+        let mut report = report?;
+        if !caller.allows(Scope::Search) {
+            hide_similar(&mut report);
+        }
+        if sender.send(Ok(line(&Line::File(&report)))).await.is_err() {
             return Ok(false);
         }
+    }
+}
+
+/// Removes who resembles a face. Otherwise, an import would be a search for callers who may not
+/// search.
+fn hide_similar(report: &mut FileReport) {
+    report.similar = None;
+    if report.outcome == EnrolmentOutcome::LooksLike {
+        report.detail = Some("the face resembles another enrolled person".into());
     }
 }
 
