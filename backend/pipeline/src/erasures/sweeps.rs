@@ -42,6 +42,8 @@ pub struct Expiry {
     pub videos: u64,
     /// Number of crawl records.
     pub crawls: u64,
+    /// Number of alerts about faces that are kept.
+    pub alerts: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -87,6 +89,7 @@ impl Maintenance {
             images = expiry.images,
             videos = expiry.videos,
             crawls = expiry.crawls,
+            alerts = expiry.alerts,
             orphans = swept.orphans,
             removed = swept.removed,
             abandoned = swept.abandoned,
@@ -109,13 +112,13 @@ impl Maintenance {
                 if expired.is_empty() {
                     break;
                 }
-                if expired.images + expired.videos + expired.crawls > 0 {
+                if expired.images + expired.videos + expired.crawls + expired.alerts > 0 {
                     let entry = AuditEntry {
                         action: Action::Expire,
                         collection_id: Some(collection),
                         actor: Actor::default(),
                         detail: json!({"images": expired.images, "faces": expired.faces, "videos": expired.videos,
-                                       "crawls": expired.crawls}),
+                                       "crawls": expired.crawls, "alerts": expired.alerts}),
                     };
                     self.store.audit().record(tx.conn(), &entry).await?;
                 }
@@ -125,6 +128,7 @@ impl Maintenance {
                 expiry.faces += expired.faces;
                 expiry.videos += expired.videos;
                 expiry.crawls += expired.crawls;
+                expiry.alerts += expired.alerts;
             }
         }
         Ok(expiry)

@@ -1,6 +1,6 @@
 //! Decides which new faces match which watchlists. Does no I/O.
 use domain::WatchNotify;
-use store::watch::matching::{ActiveWatchlist, NewFaceToCompare, WatchedFaces};
+use store::watch::matching::{ActiveWatchlist, NewFaceToCompare, WatchedFace, WatchedFaces};
 use store::watch::new_alerts::NewAlert;
 use tracking::write_dot_products;
 use vision::{Profile, QualityReport};
@@ -9,7 +9,7 @@ use vision::{Profile, QualityReport};
 /// the next one. With 512 components, a block fits in the second-level cache of a processor core.
 const ROWS_PER_BLOCK: usize = 64;
 
-/// A watched face that may be similar enough to a new face.
+/// A watched face that is similar enough to a new face.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Candidate {
     row: usize,
@@ -34,14 +34,14 @@ pub(crate) enum Verdict {
 pub(crate) fn verdicts(watched: &WatchedFaces, faces: &[NewFaceToCompare]) -> Vec<Vec<(usize, Verdict)>> {
     let is_comparable = |face: &&NewFaceToCompare| face.embedding.len() == watched.dimensions;
     let comparable: Vec<&NewFaceToCompare> = faces.iter().filter(is_comparable).collect();
-    let mut candidates = candidates(watched, &comparable).into_iter();
+    let mut best_of_faces = best_of_watchlists(watched, &comparable).into_iter();
     let mut of_face = |face: &NewFaceToCompare| {
         if !is_comparable(&face) {
             return Vec::new();
         }
         let quality: Option<QualityReport> =
             face.quality.as_ref().and_then(|quality| serde::Deserialize::deserialize(quality).ok());
-        let best = best_of_watchlists(watched, face, &candidates.next().unwrap_or_default());
+        let best = best_of_faces.next().unwrap_or_default();
         let of_watchlist = |(watchlist, best): (&ActiveWatchlist, Option<Candidate>)| {
             if !applies(watchlist, face) {
                 return None;
@@ -91,14 +91,15 @@ pub(crate) fn compare(watched: &WatchedFaces, faces: &[NewFaceToCompare]) -> Vec
     alerts
 }
 
-/// Returns, for each new face, the watched faces whose similarity is at least the lowest threshold
-/// of their watchlists.
-fn candidates(watched: &WatchedFaces, faces: &[&NewFaceToCompare]) -> Vec<Vec<Candidate>> {
-    let mut candidates = vec![Vec::new(); faces.len()];
+/// Returns, for each new face, the most similar watched face of each watchlist, if it reaches the
+/// threshold. A face is never compared with itself, nor with the person as whom its own transaction
+/// enrolled it. With a low threshold, most watched faces reach it, so only the best is kept.
+fn best_of_watchlists(watched: &WatchedFaces, faces: &[&NewFaceToCompare]) -> Vec<Vec<Option<Candidate>>> {
+    let mut best = vec![vec![None; watched.watchlists.len()]; faces.len()];
     if watched.dimensions == 0 {
-        return candidates;
+        return best;
     }
-    let threshold = |row: &store::watch::matching::WatchedFace| {
+    let threshold = |row: &WatchedFace| {
         let thresholds =
             row.watchlists.iter().filter_map(|index| watched.watchlists.get(usize::from(*index)));
         thresholds.map(|watchlist| watchlist.threshold).fold(f32::INFINITY, f32::min)
@@ -111,39 +112,37 @@ fn candidates(watched: &WatchedFaces, faces: &[&NewFaceToCompare]) -> Vec<Vec<Ca
         let rows = embeddings.len() / watched.dimensions;
         let thresholds: Vec<f32> = watched.rows.iter().skip(first).take(rows).map(threshold).collect();
         write_dot_products(&probes, embeddings, watched.dimensions, &mut similarities);
-        for (found, similarities) in candidates.iter_mut().zip(similarities.chunks(rows)) {
+        for ((face, best), similarities) in faces.iter().zip(&mut best).zip(similarities.chunks(rows)) {
             for (offset, (similarity, threshold)) in similarities.iter().zip(&thresholds).enumerate() {
                 if similarity >= threshold {
-                    found.push(Candidate { row: first + offset, similarity: similarity.clamp(-1.0, 1.0) });
+                    let candidate =
+                        Candidate { row: first + offset, similarity: similarity.clamp(-1.0, 1.0) };
+                    keep_if_better(watched, face, candidate, best);
                 }
             }
         }
     }
-    candidates
+    best
 }
 
-/// Returns the most similar watched face of each watchlist, if it reaches the threshold. A face is
-/// never compared with itself, nor with the person as whom its own transaction enrolled it.
-fn best_of_watchlists(
+/// Replaces the best watched face of each watchlist for which `candidate` is better.
+fn keep_if_better(
     watched: &WatchedFaces,
     face: &NewFaceToCompare,
-    candidates: &[Candidate],
-) -> Vec<Option<Candidate>> {
-    let mut best: Vec<Option<Candidate>> = vec![None; watched.watchlists.len()];
-    for candidate in candidates {
-        let Some(row) = watched.rows.get(candidate.row) else { continue };
-        let is_own = row.subject_id.is_some() && row.subject_id == face.enrolled_as;
-        if row.face_id == face.entry.face_id || is_own {
-            continue;
-        }
-        for index in row.watchlists.iter().map(|index| usize::from(*index)) {
-            let reaches = watched.watchlists[index].threshold <= candidate.similarity;
-            if reaches && best[index].is_none_or(|best| candidate.similarity > best.similarity) {
-                best[index] = Some(*candidate);
-            }
+    candidate: Candidate,
+    best: &mut [Option<Candidate>],
+) {
+    let Some(row) = watched.rows.get(candidate.row) else { return };
+    let is_own = row.subject_id.is_some() && row.subject_id == face.enrolled_as;
+    if row.face_id == face.entry.face_id || is_own {
+        return;
+    }
+    for index in row.watchlists.iter().map(|index| usize::from(*index)) {
+        let reaches = watched.watchlists[index].threshold <= candidate.similarity;
+        if reaches && best[index].is_none_or(|best| candidate.similarity > best.similarity) {
+            best[index] = Some(candidate);
         }
     }
-    best
 }
 
 /// Returns whether the watchlist existed and had not expired when the face was stored. A watchlist
@@ -165,7 +164,7 @@ fn passes(watchlist: &ActiveWatchlist, face: &NewFaceToCompare, quality: Option<
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use store::watch::matching::{OutboxEntry, WatchedFace};
+    use store::watch::matching::OutboxEntry;
     use time::OffsetDateTime;
     use uuid::Uuid;
 

@@ -123,6 +123,10 @@ impl Watchlists<'_> {
             let detail = json!({
                 "watchlist_id": id, "purpose": new.purpose, "notify": new.notify, "threshold": new.threshold,
                 "subjects": watched.subjects.len(), "faces": watched.faces.len(),
+                "quality_profile": new.quality_profile, "cooldown_seconds": new.cooldown_seconds,
+                "expires_at": new.expires_at.map(|time| time.format(&Rfc3339).unwrap_or_default()),
+                // Not the address, which may grant access.
+                "webhook": new.webhook.as_ref().map(|_| "set"),
             });
             let entry = AuditEntry {
                 action: Action::CreateWatchlist,

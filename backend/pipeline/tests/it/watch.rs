@@ -2,16 +2,17 @@
 //! several matchers, rolled back transactions and concurrent changes. No model is needed.
 use crate::support::WAIT_FOR_BLOCKED_SESSION;
 use domain::{DeliveryState, WatchNotify};
-use pipeline::Matcher;
 use pipeline::watch::matcher::Step;
+use pipeline::{Maintenance, Matcher};
 use serde_json::json;
 use std::collections::HashSet;
 use store::faces::NewFace;
 use store::index::EmbeddingModel;
+use store::keys::audit::{Action, AuditFilter};
 use store::people::NewSubject;
 use store::watch::alerts::{Alert, AlertFilter};
 use store::watch::{NewWatchlist, Watched};
-use store::{Store, StoreError, Tx};
+use store::{Blobs, Store, StoreError, Tx};
 use testing::embeddings::Random;
 use testing::{TestDatabase, rows};
 use uuid::Uuid;
@@ -316,14 +317,13 @@ async fn restored_watchlist_is_deleted_again_and_old_alerts_expire() {
     world.database.execute("update collections set retention_days = 1").await;
     world.database.execute("update alerts set created_at = now() - interval '2 days'").await;
     world.database.execute("update images set created_at = now() - interval '2 days'").await;
-    loop {
-        let step = world
-            .commit(async |tx| world.store.retention().expire_step(tx.conn(), world.collection).await)
-            .await;
-        if step.is_empty() {
-            break;
-        }
-    }
+    let folder = tempfile::tempdir().unwrap();
+    let blobs = Blobs::open(folder.path().to_str().unwrap()).unwrap();
+    let expiry = Maintenance::new(world.store.clone(), blobs).expire().await.unwrap();
+    assert_eq!((expiry.images, expiry.alerts), (0, 1));
+    let filter = AuditFilter { action: Some(Action::Expire), ..AuditFilter::default() };
+    let records = world.store.audit().list(&filter, None, 10).await.unwrap();
+    assert_eq!(records.iter().map(|record| &record.detail["alerts"]).collect::<Vec<_>>(), [1]);
     assert!(world.alerts().await.is_empty());
     assert!(world.store.faces().get(face).await.is_ok(), "the face is kept");
 }

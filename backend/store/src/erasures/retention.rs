@@ -27,8 +27,10 @@ pub struct ExpiryStep {
     pub videos: u64,
     /// Number of crawls that had ended.
     pub crawls: u64,
-    /// Number of ledger rows of such crawls, and of alerts.
+    /// Number of ledger rows of such crawls.
     pub rows: u64,
+    /// Number of alerts about faces that are kept.
+    pub alerts: u64,
     /// Blobs to delete after the commit.
     pub blobs: Vec<String>,
 }
@@ -56,7 +58,7 @@ macro_rules! expired_image {
 
 impl ExpiryStep {
     pub fn is_empty(&self) -> bool {
-        self.images + self.videos + self.crawls + self.rows == 0
+        self.images + self.videos + self.crawls + self.rows + self.alerts == 0
     }
 }
 
@@ -176,7 +178,7 @@ impl Retention<'_> {
         .await?;
         let Some(crawl) = crawl else {
             // Alerts about faces that are kept, because a person is enrolled.
-            expired.rows = sqlx::query(
+            expired.alerts = sqlx::query(
                 "delete from alerts where id in (
                      select a.id from collections c join alerts a on a.collection_id = c.id
                      where c.id = $1 and a.created_at < now() - make_interval(days => c.retention_days)

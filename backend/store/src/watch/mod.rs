@@ -269,7 +269,39 @@ impl Watchlists<'_> {
         check_watched_count(conn, collection).await
     }
 
-    /// Deletes a watchlist with its alerts.
+    /// Ends a watchlist, so that no further face is compared with it. Its alerts are kept.
+    pub async fn end(self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
+        let ended = sqlx::query(
+            "update watchlists set ended_at = coalesce(ended_at, clock_timestamp())
+             where id = $1 and ($2::uuid is null or collection_id = $2)",
+        )
+        .bind(id)
+        .bind(self.0.collection_scope)
+        .execute(&mut *conn)
+        .await?;
+        if ended.rows_affected() == 0 {
+            return Err(StoreError::not_found("watchlist", id));
+        }
+        unwatch(conn, &[id]).await
+    }
+
+    /// Deletes up to `limit` alerts of a watchlist that nobody else changes. Returns their number.
+    pub async fn delete_alerts(self, id: Uuid, limit: i64) -> Result<u64, StoreError> {
+        let deleted = sqlx::query(
+            "delete from alerts where id in (
+                 select id from alerts
+                 where watchlist_id = $1 and ($2::uuid is null or collection_id = $2) limit $3
+                 for update skip locked)",
+        )
+        .bind(id)
+        .bind(self.0.collection_scope)
+        .bind(limit)
+        .execute(&self.0.pool)
+        .await?;
+        Ok(deleted.rows_affected())
+    }
+
+    /// Deletes a watchlist with its remaining alerts.
     pub async fn delete(self, conn: &mut PgConnection, id: Uuid) -> Result<(), StoreError> {
         let deleted =
             sqlx::query("delete from watchlists where id = $1 and ($2::uuid is null or collection_id = $2)")
@@ -294,12 +326,7 @@ impl Watchlists<'_> {
         .fetch_all(&mut *conn)
         .await?;
         let ids: Vec<Uuid> = ended.iter().map(|(id, _)| *id).collect();
-        for statement in [
-            "delete from watched_people where watchlist_id = any($1)",
-            "delete from watched_faces where watchlist_id = any($1)",
-        ] {
-            sqlx::query(statement).bind(&ids).execute(&mut *conn).await?;
-        }
+        unwatch(conn, &ids).await?;
         sqlx::query(
             "delete from watch_changes w where not exists (select from collections c where c.id = w.collection_id)",
         )
@@ -339,6 +366,17 @@ impl WatchListener {
         while self.0.next_buffered().is_some() {}
         Ok(())
     }
+}
+
+/// Removes the people and faces of ended watchlists.
+async fn unwatch(conn: &mut PgConnection, watchlists: &[Uuid]) -> Result<(), StoreError> {
+    for statement in [
+        "delete from watched_people where watchlist_id = any($1)",
+        "delete from watched_faces where watchlist_id = any($1)",
+    ] {
+        sqlx::query(statement).bind(watchlists).execute(&mut *conn).await?;
+    }
+    Ok(())
 }
 
 /// Replaces the people of a watchlist.

@@ -99,7 +99,7 @@ async fn read(caller: Caller, filter: AlertFilter, format: Format, after: i64) -
 
 /// The fields of [`AlertView`] in a row.
 const COLUMNS: &str = "id,sequence,collection,watchlist_id,watchlist,notify,face_id,image_id,subject_id,watched_face_id,\
-    similarity,state,note,delivery,attempts,delivered_at,error,stored_at,created_at";
+    similarity,stream,state,note,delivery,attempts,delivered_at,error,stored_at,created_at";
 
 fn csv_line(view: &Value) -> String {
     csv_row(COLUMNS.split(',').map(|column| match &view[column] {

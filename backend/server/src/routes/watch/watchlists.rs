@@ -19,6 +19,7 @@ use store::keys::audit::Action;
 use store::retried;
 use store::watch::{Watched, Watchlist, WatchlistPatch};
 use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
@@ -146,8 +147,8 @@ pub(crate) struct CreateWatchlist {
     /// the pages of a crawl, and the service requires a `WEBHOOK_SECRET`.
     #[schema(format = Uri)]
     webhook: Option<String>,
-    /// Seconds after an alert about a subject, a watched face or an unknown face in which further
-    /// alerts about it are stored, but not delivered.
+    /// Seconds after an alert about a subject or a watched face in which further alerts about it
+    /// are stored, but not delivered. All unknown faces count as one person.
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 2592000, default = 0)]
     cooldown_seconds: Option<Bounded<0, 2_592_000>>,
     /// Time from which new faces are not compared with it.
@@ -334,14 +335,7 @@ pub(super) async fn update_watchlist(
         let mut tx = store.begin().await?;
         store.suppressions().lock(tx.conn(), collection, true).await?;
         store.watchlists().update(tx.conn(), id, &patch).await?;
-        let detail = json!({
-            "watchlist_id": id, "purpose": patch.purpose, "threshold": patch.threshold,
-            "subjects": patch.subjects.as_ref().map(Vec::len), "faces": patch.faces.as_ref().map(Vec::len),
-            // Not the address, which may grant access.
-            "webhook": patch.webhook.as_ref().map(|webhook| if webhook.is_some() { "set" } else { "removed" }),
-            "cooldown_seconds": patch.cooldown_seconds,
-        });
-        caller.audit(&mut tx, Action::UpdateWatchlist, collection, without_nulls(detail)).await?;
+        caller.audit(&mut tx, Action::UpdateWatchlist, collection, change_record(id, &patch)).await?;
         Ok::<_, ApiError>(tx.commit().await?)
     })
     .await?;
@@ -349,6 +343,8 @@ pub(super) async fn update_watchlist(
 }
 
 pub(super) const DELETE: Spec = Spec::needs(Scope::Watch);
+/// Number of alerts that one statement deletes.
+const ALERTS_PER_DELETION: i64 = 10_000;
 
 /// Delete a watchlist with its alerts. Subjects and faces are kept.
 #[utoipa::path(
@@ -359,10 +355,19 @@ pub(super) const DELETE: Spec = Spec::needs(Scope::Watch);
 pub(super) async fn delete_watchlist(caller: Caller, Id(id): Id) -> Result<StatusCode> {
     let store = caller.store();
     let collection = store.watchlists().get(id).await?.collection_id;
+    // One statement for millions of alerts would exceed the time limit of statements. Without the
+    // end of the watchlist, new alerts could follow. If a part fails, the request can be repeated.
+    retried("end_watchlist", || async {
+        let mut tx = store.begin().await?;
+        store.watchlists().end(tx.conn(), id).await?;
+        caller.audit(&mut tx, Action::DeleteWatchlist, collection, json!({"watchlist_id": id})).await?;
+        Ok::<_, ApiError>(tx.commit().await?)
+    })
+    .await?;
+    while retried("delete_alerts", || store.watchlists().delete_alerts(id, ALERTS_PER_DELETION)).await? > 0 {}
     retried("delete_watchlist", || async {
         let mut tx = store.begin().await?;
         store.watchlists().delete(tx.conn(), id).await?;
-        caller.audit(&mut tx, Action::DeleteWatchlist, collection, json!({"watchlist_id": id})).await?;
         Ok::<_, ApiError>(tx.commit().await?)
     })
     .await?;
@@ -385,10 +390,24 @@ fn lists<'a>(state: &'a AppState, caller: &'a Caller) -> Watchlists<'a> {
     Watchlists { store: caller.store(), crawls: &services.crawls, fetcher: &services.fetcher }
 }
 
-/// Removes the fields that were not changed.
-fn without_nulls(mut detail: Value) -> Value {
-    if let Some(fields) = detail.as_object_mut() {
-        fields.retain(|_, value| !value.is_null());
-    }
-    detail
+/// Returns the changes of a watchlist for the audit log. A value that was removed is null. The name
+/// and the address of the webhook are left out, because a name may be that of a person, and an
+/// address may grant access.
+fn change_record(id: Uuid, patch: &WatchlistPatch) -> Value {
+    let removable = |text: &Option<String>| json!(text);
+    let time =
+        |time: &Option<OffsetDateTime>| json!(time.map(|time| time.format(&Rfc3339).unwrap_or_default()));
+    let changes = [
+        ("watchlist_id", Some(json!(id))),
+        ("renamed", patch.name.as_ref().map(|_| json!(true))),
+        ("purpose", patch.purpose.as_ref().map(|purpose| json!(purpose))),
+        ("threshold", patch.threshold.map(|threshold| json!(threshold))),
+        ("quality_profile", patch.quality_profile.as_ref().map(removable)),
+        ("webhook", patch.webhook.as_ref().map(|webhook| json!(webhook.as_ref().map(|_| "set")))),
+        ("cooldown_seconds", patch.cooldown_seconds.map(|seconds| json!(seconds))),
+        ("expires_at", patch.expires_at.as_ref().map(time)),
+        ("subjects", patch.subjects.as_ref().map(|ids| json!(ids.len()))),
+        ("faces", patch.faces.as_ref().map(|ids| json!(ids.len()))),
+    ];
+    changes.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value?))).collect()
 }

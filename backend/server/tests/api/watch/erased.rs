@@ -70,6 +70,8 @@ async fn deletion_of_watchlist_removes_its_alerts() {
         assert_eq!(app.get(&path).await.status(), 404);
     }
     assert_eq!(counts(&app).await, [0, 0, 0, 0]);
+    let log = app.get_ok("/audit?action=watchlist.delete").await;
+    assert!(!log.list("records").is_empty(), "{log}");
     let gallery = Gallery::new(&app, "default").await;
     gallery.store(&[1.0]).await;
     assert_eq!(app.database.number("select count(*) from watch_outbox").await, 0);

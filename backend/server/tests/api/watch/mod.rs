@@ -10,6 +10,7 @@ use crate::support::{
 };
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use store::keys::Scope;
 use support::{Gallery, alerts, app, options, settle, watch};
 
@@ -219,12 +220,41 @@ async fn alerts_are_filtered_paged_acknowledged_and_exported() {
     assert_eq!(sequences, all.iter().map(|alert| alert["sequence"].clone()).collect::<Vec<_>>());
     let csv = export(&app, "/alerts/export?format=csv", "text/csv").await;
     assert_eq!(csv.lines().count(), 4);
+    let columns: BTreeSet<&str> = csv.lines().next().unwrap().split(',').collect();
+    let fields = lines[0].as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(columns, fields, "both forms have the same fields");
     assert!(csv.contains(",'=formula,"), "a name must not be read as a formula: {csv}");
 
     let records = app.get_ok("/audit").await;
     let actions: Vec<_> = records.list("records").iter().map(|record| record.text("action")).collect();
     assert_eq!(actions, ["alert.export", "alert.export", "alert.update", "alert.update", "watchlist.create"]);
     assert_eq!(records["records"][4]["detail"]["purpose"], "a test");
+}
+
+#[testing::test]
+async fn each_change_of_watchlist_is_recorded() {
+    let app = app().await;
+    let gallery = Gallery::new(&app, "default").await;
+    let subject = gallery.enrol(0.0).await;
+    let limited = json!({"expires_at": "2999-01-01T00:00:00Z", "quality_profile": "strict"});
+    let path = format!("/watchlists/{}", watch(&app, &subject, limited).await.text("id"));
+    let changed = json!({"name": "new", "expires_at": null, "quality_profile": null, "threshold": 0.75});
+    ok(app.patch(&path, &changed).await).await;
+    ok(app.patch(&path, &json!({"cooldown_seconds": 7})).await).await;
+    let log = app.get_ok("/audit").await;
+    let mut details: Vec<Value> = log.list("records").iter().map(|record| record["detail"].clone()).collect();
+    for detail in &mut details {
+        detail.as_object_mut().unwrap().remove("watchlist_id").expect("each record names the watchlist");
+    }
+    assert_eq!(details[0], json!({"cooldown_seconds": 7}));
+    assert_eq!(
+        details[1],
+        json!({"renamed": true, "expires_at": null, "quality_profile": null, "threshold": 0.75})
+    );
+    assert_eq!(
+        (&details[2]["expires_at"], &details[2]["quality_profile"]),
+        (&json!("2999-01-01T00:00:00Z"), &json!("strict"))
+    );
 }
 
 #[testing::test]
