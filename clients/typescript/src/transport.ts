@@ -173,11 +173,12 @@ export abstract class Transport {
     let lostAt = 0;
     for (;;) {
       let cause: unknown = new ConnectionError(this.baseUrl, "the event stream ended early");
-      const startedAt = Date.now();
+      let openedAt: number | undefined;
       try {
         const request = { ...call, ...(query && { query }) };
         const { chunks } = await this.#open(request, options, "text/event-stream");
         isConnected = true;
+        openedAt = Date.now();
         for await (const event of serverEvents<Event>(chunks)) {
           failures = 0;
           // The header last-event-id would have the same effect, but the service does not allow it
@@ -191,7 +192,7 @@ export abstract class Transport {
         cause = error;
       }
       // A proxy may close a stream without events after some time. This is not a failure.
-      if (Date.now() - startedAt >= LASTING_MS) failures = 0;
+      if (openedAt !== undefined && Date.now() - openedAt >= LASTING_MS) failures = 0;
       if (failures === 0) lostAt = Date.now();
       failures += 1;
       if (Date.now() - lostAt >= this.#options.maxReconnectMs) throw cause;
