@@ -13,7 +13,9 @@ const MAX_REQUESTS: usize = 16;
 /// Why there is no picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StillError {
-    #[error("this process does not watch the camera; ask the process that is its holder")]
+    #[error(
+        "this process does not watch the camera; only a process of `facecrawl up` that is its holder can return a frame"
+    )]
     NotHeld,
     #[error("too many requests wait for the next frame of the camera")]
     TooManyRequests,

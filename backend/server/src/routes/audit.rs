@@ -39,7 +39,7 @@ struct ListParams {
     /// Only records of this key.
     #[serde(deserialize_with = "uuid")]
     key_id: Option<Uuid>,
-    /// Only records of the person whom a proxy named so (`AUTH=proxy`).
+    /// Only records of the person with this name, as the proxy sent it (`AUTH=proxy`).
     person: Option<String>,
     /// Only records of this action, such as `face.search` or `collection.delete`.
     #[param(value_type = Option<ActionName>, inline, example = "face.search")]

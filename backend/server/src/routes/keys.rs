@@ -243,7 +243,7 @@ struct CreatedKey {
 
 const CREATE: Spec = Spec::needs(Scope::Keys).problems(&[&[Code::Conflict, Code::NotFound]]);
 
-/// Create a key with at most the permissions of the caller, who is a key or a person.
+/// Create a key with at most the permissions of the caller's key or of the person who is signed on.
 ///
 /// The new key can have only scopes of the caller. It can access only collections that the caller
 /// can access. It expires no later than the key of the caller, and has no higher limit of

@@ -235,7 +235,7 @@ def local(
         settings: Settings of the service by their names in .env.example, such as
             {"CRAWL_ALLOW_PRIVATE": "10.0.0.0/8"}. The service ignores settings in the environment,
             except the paths of the installation, such as `MODELS_DIR`.
-        program: The program. By default, the one of this package, or `FACECRAWL_PROGRAM`.
+        program: The program. By default, `FACECRAWL_PROGRAM`, else the program of this package.
         start_timeout: The maximum number of seconds until the service is ready.
     """
     return LocalService(

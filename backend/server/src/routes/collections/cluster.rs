@@ -19,9 +19,9 @@ use uuid::Uuid;
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClusterBody {
     /// Minimum mean similarity of the faces of two clusters at which the clusters are merged. The
-    /// default is the match threshold of the collection, else of the embedding model, plus the
-    /// margin of the model. Higher values split one person into several clusters; lower values
-    /// merge different people.
+    /// default is the match threshold of the collection, else `MATCH_THRESHOLD`, else that of the
+    /// embedding model, plus the margin of the model. Higher values split one person into several
+    /// clusters; lower values merge different people.
     #[schema(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.48)]
     threshold: Option<Cosine>,
     /// Also cluster faces that failed their quality profile. Such faces are often assigned to the

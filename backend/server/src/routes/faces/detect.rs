@@ -242,8 +242,8 @@ async fn analyze_batch_image(
 #[serde(default, deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct CompareParams {
-    /// Minimum similarity at which `match` is true; the default is that of the collection, else of
-    /// the embedding model.
+    /// Minimum similarity at which `match` is true; the default is that of the collection, else
+    /// `MATCH_THRESHOLD`, else that of the embedding model.
     #[param(value_type = Option<f32>, minimum = -1, maximum = 1, example = 0.5)]
     threshold: Option<Cosine>,
     /// Minimum `det_score` of a face.

@@ -103,7 +103,8 @@ pub(crate) struct SearchBody {
     /// Maximum number of matches.
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1000, default = 20)]
     limit: Option<Bounded<1, 1000>>,
-    /// Minimum similarity; the default is that of the collection, else of the embedding model.
+    /// Minimum similarity; the default is that of the collection, else `MATCH_THRESHOLD`, else that
+    /// of the embedding model.
     #[schema(value_type = Option<f32>, minimum = -1, maximum = 1)]
     threshold: Option<Cosine>,
     /// Compare with every face in scope, without the approximate index.

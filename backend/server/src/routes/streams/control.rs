@@ -59,7 +59,8 @@ async fn set_wanted(state: &AppState, caller: &Caller, id: Uuid, wanted: bool) -
 }
 
 /// Return the next frame of a camera as a picture, and record this in the audit log. Only the
-/// process that watches the camera has its frames; `holder` of the camera names it.
+/// process that watches the camera has its frames; `holder` of the camera names it. A process of
+/// `facecrawl worker` serves no pictures.
 #[utoipa::path(
     get, path = "/streams/{id}/still", operation_id = "get_stream_still", tag = "streams",
     params(("id" = Uuid, Path, description = "Id of the camera")),
