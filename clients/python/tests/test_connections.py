@@ -306,6 +306,88 @@ def test_events_end_with_a_problem(scripted):
             list(client.follow_crawl("c"))
 
 
+# ---- Responses that are not from the service ----
+
+
+def call(kind, url, method, *arguments, **options):
+    """Calls a method of a client. Returns its result, or the items of a stream."""
+
+    async def main():
+        async with facecrawl.AsyncClient(url) as client:
+            found = await getattr(client, method)(*arguments, **options)
+            return [item async for item in found] if hasattr(found, "__aiter__") else found
+
+    if kind == "async":
+        return asyncio.run(main())
+    with facecrawl.Client(url) as client:
+        found = getattr(client, method)(*arguments, **options)
+        return list(found) if hasattr(found, "__next__") else found
+
+
+def login_page(request):
+    respond(request, 200, b"<html>Sign in", content_type="text/html; charset=utf-8")
+
+
+KINDS = pytest.mark.parametrize("kind", ["sync", "async"])
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("method", "options", "expected"),
+    [
+        ("follow_crawl", {}, "text/event-stream"),
+        ("wait_for_crawl", {}, "text/event-stream"),
+        ("wait_for_video", {}, "text/event-stream"),
+        ("export_crawl", {}, "application/x-ndjson"),
+        ("export_crawl", {"format": "csv"}, "text/csv"),
+        ("get_image_thumbnail", {}, "image/"),
+    ],
+)
+def test_a_login_page_is_not_read_as_another_type(scripted, kind, method, options, expected):
+    url = scripted(login_page).url
+    with pytest.raises(facecrawl.Error, match=f"text/html.*{expected}.*is this a facecrawl service"):
+        call(kind, url, method, "id", **options)
+
+
+@KINDS
+def test_a_login_page_is_not_read_as_text_or_json(scripted, kind):
+    url = scripted(login_page).url.replace("//", "//user:secret@")
+    for method, message in {"get_metrics": "text/html.*text/plain", "list_faces": "is not JSON"}.items():
+        with pytest.raises(facecrawl.Error, match=message) as caught:
+            call(kind, url, method)
+        assert "secret" not in str(caught.value)
+
+
+@KINDS
+def test_a_response_without_a_type_is_explained(scripted, kind):
+    def answer(request):
+        request.send_response(200)
+        request.send_header("content-length", "0")
+        request.end_headers()
+
+    with pytest.raises(facecrawl.Error, match="has no content type"):
+        call(kind, scripted(answer).url, "follow_crawl", "id")
+
+
+@KINDS
+@pytest.mark.parametrize("damage", [b"<html>", b'{"number": ', b'"\xff"'])
+def test_a_damaged_export_is_explained(scripted, kind, damage):
+    def answer(request):
+        respond(request, 200, b'{"number": 1}\n' + damage, content_type="application/x-ndjson")
+
+    with pytest.raises(facecrawl.Error, match="is not JSON"):
+        call(kind, scripted(answer).url, "export_crawl", "id")
+
+
+@KINDS
+def test_a_damaged_event_is_explained(scripted, kind):
+    def answer(request):
+        respond(request, 200, b"event: progress\ndata: <html>\n\n", content_type="text/event-stream")
+
+    with pytest.raises(facecrawl.Error, match="is not JSON"):
+        call(kind, scripted(answer).url, "follow_crawl", "id")
+
+
 # ---- Asynchronous client ----
 
 

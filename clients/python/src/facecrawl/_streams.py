@@ -61,6 +61,17 @@ class Lines:
         return self.feed(b"\n")
 
 
+def parsed(text: str | bytes) -> Any:
+    """Returns the value of JSON text.
+
+    Raises `Error` if the text is something else. Its beginning is then part of the message.
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        message = f"a line of the response is not JSON: {text[:60]!r}; is this a facecrawl service?"
+        raise Error(message) from None
+
 
 class JsonLines:
     """Reads lines of JSON."""
@@ -69,10 +80,10 @@ class JsonLines:
         self._lines = Lines()
 
     def feed(self, chunk: bytes) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._lines.feed(chunk) if line]
+        return [parsed(line) for line in self._lines.feed(chunk) if line]
 
     def end(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._lines.end() if line]
+        return [parsed(line) for line in self._lines.end() if line]
 
 
 class Chunks:
@@ -100,7 +111,7 @@ class Follower:
         """Returns the complete events. The event `done` ends the stream and sets `is_done`."""
         events = []
         for line in self._lines.feed(chunk):
-            name, _, value = line.decode().partition(":")
+            name, _, value = line.decode(errors="replace").partition(":")
             value = value.removeprefix(" ")
             if not line:
                 events += self._finish_event()
@@ -115,7 +126,7 @@ class Follower:
         fields, self._fields = self._fields, {}
         if "data" not in fields:
             return []
-        event = Event(fields.get("event", "message"), json.loads(fields["data"]), fields.get("id"))
+        event = Event(fields.get("event", "message"), parsed(fields["data"]), fields.get("id"))
         if event.id is not None:
             headers = {**self._request.headers, "last-event-id": event.id}
             self._request = dataclasses.replace(self._request, headers=headers)
