@@ -388,6 +388,58 @@ def test_a_damaged_event_is_explained(scripted, kind):
         call(kind, scripted(answer).url, "follow_crawl", "id")
 
 
+# ---- The end of reconnection ----
+
+
+@KINDS
+def test_reconnection_ends_after_the_maximum_time(scripted, monkeypatch, kind):
+    monkeypatch.setattr("facecrawl._streams.RECONNECT_SECONDS", 1.0)
+    seen = []
+
+    def answer(request):
+        seen.append(request.path)
+        respond(request, 200, b":\n\n", content_type="text/event-stream")
+
+    with pytest.raises(facecrawl.ConnectionFailed, match="before the response was complete"):
+        call(kind, scripted(answer).url, "wait_for_crawl", "c")
+    assert 1 < len(seen) < 6
+
+
+@KINDS
+def test_a_login_page_ends_reconnection(scripted, kind):
+    seen = []
+
+    def answer(request):
+        seen.append(request.path)
+        if len(seen) > 1:
+            return login_page(request)
+        respond(request, 200, b"event: progress\ndata: {}\n\n", content_type="text/event-stream")
+
+    with pytest.raises(facecrawl.Error, match="text/html"):
+        call(kind, scripted(answer).url, "wait_for_crawl", "c")
+    assert len(seen) == 2
+
+
+@KINDS
+@pytest.mark.parametrize(("content", "seconds"), [(b"event: progress\ndata: {}\n\n", 0), (b":\n\n", 0.5)])
+def test_a_connection_with_events_or_of_some_time_is_no_failure(scripted, monkeypatch, kind, content, seconds):
+    monkeypatch.setattr("facecrawl._streams.RECONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("facecrawl._streams.LASTING_SECONDS", 0.4)
+    seen = []
+
+    def answer(request):
+        seen.append(request.path)
+        start_stream(request, "text/event-stream")
+        send_chunk(request, content)
+        time.sleep(seconds)
+        if len(seen) == 3:
+            send_chunk(request, b"event: done\ndata: {}\n\n")
+        request.close_connection = True
+
+    events = call(kind, scripted(answer).url, "follow_crawl", "c")
+    assert len(seen) == 3 and events[-1].event == "done"
+
+
 # ---- Asynchronous client ----
 
 

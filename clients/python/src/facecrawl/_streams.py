@@ -17,9 +17,13 @@ T = TypeVar("T")
 S = TypeVar("S", bound="Stream[Any]")
 A = TypeVar("A", bound="AsyncStream[Any]")
 
-# Time without a connection after which `Events` fails. A restart of the service takes less time.
+# Time without an event and without a lasting connection after which `Events` fails. A restart of
+# the service takes less time.
 RECONNECT_SECONDS = 120.0
 LONGEST_WAIT = 10.0
+# A connection that lasted this long does not count as a failure when it ends. A proxy may close a
+# connection without events after some time.
+LASTING_SECONDS = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +110,7 @@ class Follower:
         self._fields: dict[str, str] = {}
         self._failures = 0
         self._deadline = 0.0
+        self._connected_at = time.monotonic()
 
     def feed(self, chunk: bytes) -> list[Event[Any]]:
         """Returns the complete events. The event `done` ends the stream and sets `is_done`."""
@@ -131,6 +136,7 @@ class Follower:
             headers = {**self._request.headers, "last-event-id": event.id}
             self._request = dataclasses.replace(self._request, headers=headers)
         self.is_done = event.event == "done"
+        self._failures = 0
         return [event]
 
     def reconnect(self) -> Request:
@@ -139,26 +145,32 @@ class Follower:
         return self._request
 
     def connected(self) -> None:
-        self._failures = 0
+        self._connected_at = time.monotonic()
 
-    def wait(self, error: Error | None) -> float:
+    def disconnected(self) -> None:
+        if time.monotonic() - self._connected_at >= LASTING_SECONDS:
+            self._failures = 0
+
+    def wait(self, error: Error) -> float:
         """Returns the seconds to wait before the next attempt to connect.
 
-        `error` is that of the last attempt; None if a connection ended. Raises it if a further
+        `error` is that of the last attempt, or the end of the connection. Raises it if a further
         attempt would be useless.
         """
-        if isinstance(error, Problem) and error.status not in (502, 503, 504):
+        is_unavailable = isinstance(error, Problem) and error.status in (502, 503, 504)
+        if not is_unavailable and not isinstance(error, ConnectionFailed):
             raise error
         if self._failures == 0:
             self._deadline = time.monotonic() + RECONNECT_SECONDS
-        elif error and time.monotonic() > self._deadline:
+        elif time.monotonic() > self._deadline:
             raise error
         self._failures += 1
         return float(min(2 ** (self._failures - 1), LONGEST_WAIT))
 
 
-def ended_early(error: httpx.TransportError) -> ConnectionFailed:
-    reason = str(error) or type(error).__name__
+def ended_early(error: httpx.TransportError | None = None) -> ConnectionFailed:
+    """Returns the error for a connection that ended; without `error`, the server closed it."""
+    reason = (str(error) or type(error).__name__) if error else "the server closed it"
     return ConnectionFailed(f"the connection ended before the response was complete: {reason}")
 
 
@@ -220,17 +232,18 @@ class Events(Stream[Event[T]]):
                     yield from reader.feed(chunk)
                     if reader.is_done:
                         return
-            except httpx.TransportError:
-                pass
+                error: Error = ended_early()
+            except httpx.TransportError as failure:
+                error = ended_early(failure)
             finally:
                 self._response.close()
-            error: Error | None = None
+            reader.disconnected()
             while True:
                 time.sleep(reader.wait(error))
                 try:
                     self._response = self._send(reader.reconnect())
-                except Error as failure:
-                    error = failure
+                except Error as refused:
+                    error = refused
                 else:
                     break
             reader.connected()
@@ -296,17 +309,18 @@ class AsyncEvents(AsyncStream[Event[T]]):
                         yield event
                     if reader.is_done:
                         return
-            except httpx.TransportError:
-                pass
+                error: Error = ended_early()
+            except httpx.TransportError as failure:
+                error = ended_early(failure)
             finally:
                 await self._response.aclose()
-            error: Error | None = None
+            reader.disconnected()
             while True:
                 await asyncio.sleep(reader.wait(error))
                 try:
                     self._response = await self._send(reader.reconnect())
-                except Error as failure:
-                    error = failure
+                except Error as refused:
+                    error = refused
                 else:
                     break
             reader.connected()
