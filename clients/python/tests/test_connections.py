@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import io
 import itertools
 import json
@@ -9,12 +10,16 @@ import socket
 import time
 import tracemalloc
 
+import httpx
 import numpy
 import PIL.Image
 import pytest
 from conftest import problem, respond
 
 import facecrawl
+
+
+KINDS = pytest.mark.parametrize("kind", ["sync", "async"])
 
 
 # ---- Connections and retries ----
@@ -151,7 +156,7 @@ def test_a_file_object_is_sent_from_its_position(scripted):
     assert bodies == [b"film", b"film"]
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
+@KINDS
 def test_large_files_are_not_read_into_memory(scripted, tmp_path, kind):
     received = []
 
@@ -306,6 +311,39 @@ def test_events_end_with_a_problem(scripted):
             list(client.follow_crawl("c"))
 
 
+@KINDS
+def test_calls_that_wait_for_a_connection_have_no_time_limit(scripted, kind):
+    def answer(request):
+        time.sleep(0.4)
+        # httpx restarts the limit of all waiting calls if the connection stays open.
+        respond(request, 200, {"streams": []}, connection="close")
+
+    url, limits = scripted(answer).url, httpx.Limits(max_connections=1)
+
+    async def main():
+        async with httpx.AsyncClient(limits=limits) as http:
+            client = facecrawl.AsyncClient(url, timeout=1.0, http=http)
+            return await asyncio.gather(*(client.list_streams() for _ in range(5)))
+
+    if kind == "async":
+        found = asyncio.run(main())
+    else:
+        with httpx.Client(limits=limits) as http, concurrent.futures.ThreadPoolExecutor() as pool:
+            client = facecrawl.Client(url, timeout=1.0, http=http)
+            found = list(pool.map(lambda _: client.list_streams(), range(5)))
+    assert found == [{"streams": []}] * 5
+
+
+def test_a_slow_response_has_a_time_limit(scripted):
+    def answer(request):
+        time.sleep(1)
+        respond(request, 200, {"streams": []})
+
+    with facecrawl.Client(scripted(answer).url, timeout=0.2) as client:
+        with pytest.raises(facecrawl.ConnectionFailed, match="did not respond within 0.2 seconds"):
+            client.list_streams()
+
+
 # ---- Responses that are not from the service ----
 
 
@@ -326,9 +364,6 @@ def call(kind, url, method, *arguments, **options):
 
 def login_page(request):
     respond(request, 200, b"<html>Sign in", content_type="text/html; charset=utf-8")
-
-
-KINDS = pytest.mark.parametrize("kind", ["sync", "async"])
 
 
 @KINDS

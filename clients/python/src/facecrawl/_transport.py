@@ -55,7 +55,7 @@ class Settings:
     def http_options(self) -> dict[str, Any]:
         """Returns the arguments of the client of httpx."""
         # A proxy of the environment must not receive images for a service on this machine.
-        return {"timeout": self.timeout, "trust_env": not is_loopback(self.url.host)}
+        return {"timeout": limit(self.timeout), "trust_env": not is_loopback(self.url.host)}
 
     def request_options(
         self, request: Request, body: dict[str, Any], timeout: float | None
@@ -67,8 +67,17 @@ class Settings:
             if name in body:
                 headers[name.replace("_", "-")] = body.pop(name)
         url = str(self.url) + request.path
-        timeout = timeout or self.timeout
-        return {**options, **body, "headers": headers, "url": url, "timeout": timeout}
+        timeouts = limit(timeout or self.timeout)
+        return {**options, **body, "headers": headers, "url": url, "timeout": timeouts}
+
+
+def limit(seconds: float) -> httpx.Timeout:
+    """Returns the time limits of a request.
+
+    The wait for a free connection has no limit, because it depends on how many calls the caller
+    makes at once, not on the service.
+    """
+    return httpx.Timeout(seconds, pool=None)
 
 
 def is_loopback(host: str) -> bool:
