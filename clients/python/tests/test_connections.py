@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import socket
+import threading
 import time
 import tracemalloc
 
@@ -476,6 +477,71 @@ def test_a_connection_with_events_or_of_some_time_is_no_failure(scripted, monkey
 
 
 # ---- Asynchronous client ----
+
+
+class Slow(io.BytesIO):
+    """A file whose reader waits for `released`."""
+
+    def __init__(self):
+        super().__init__(b"image")
+        self.released = threading.Event()
+
+    def read(self, size=-1):
+        assert self.released.wait(5)
+        return super().read(size)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("detect_faces", lambda file: [file]),
+        ("create_erasure", lambda file: [file]),
+        ("enhance_image", lambda file: [file]),
+        ("compare_faces", lambda file: [file, b"image"]),
+        ("detect_faces_batch", lambda file: [[file]]),
+    ],
+)
+def test_the_event_loop_runs_while_an_image_is_read(scripted, method, arguments):
+    bodies = []
+
+    def answer(request):
+        bodies.append(request.rfile.read(int(request.headers["content-length"])))
+        respond(request, 200, {}, content_type="image/png" if method == "enhance_image" else "application/json")
+
+    async def main():
+        file = Slow()
+        async with facecrawl.AsyncClient(scripted(answer).url) as client:
+            call = asyncio.create_task(getattr(client, method)(*arguments(file)))
+            await asyncio.sleep(0.1)
+            file.released.set()
+            await call
+
+    asyncio.run(main())
+    assert len(bodies) == 1 and b"image" in bodies[0]
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+def test_an_image_of_pillow_can_be_sent_by_several_calls_at_once(scripted, tmp_path, mode):
+    bodies = []
+
+    def answer(request):
+        bodies.append(request.rfile.read(int(request.headers["content-length"])))
+        respond(request, 200, {})
+
+    path = tmp_path / "image.png"
+    pixels = numpy.random.default_rng(1).integers(0, 255, (700, 700, len(mode)), "uint8")
+    PIL.Image.fromarray(pixels).save(path)
+
+    async def main():
+        # Pillow reads the file at the first use.
+        with PIL.Image.open(path) as image:
+            async with facecrawl.AsyncClient(scripted(answer).url) as client:
+                await asyncio.gather(*(client.detect_faces(image) for _ in range(8)))
+
+    asyncio.run(main())
+    assert len(bodies) == 8
+    for body in bodies:
+        assert numpy.array_equal(numpy.asarray(PIL.Image.open(io.BytesIO(body))), pixels[:, :, :3])
 
 
 def test_the_async_client_does_the_same(service, site, portraits, crawled, png, scripted):
