@@ -217,8 +217,12 @@ def fill_list(start, items, end, indent):
 
 
 def paragraphs(text, indent, hanging=""):
-    """Returns the lines of a description, wrapped. Items of lists keep their lines."""
+    """Returns the lines of a description, wrapped. Items of lists keep their lines.
+
+    The descriptions of the API say null, which is None in Python.
+    """
     lines = []
+    text = re.sub(r"\b[Nn]ull\b", "None", text)
     for paragraph in text.strip().split("\n\n"):
         if lines:
             lines.append("")

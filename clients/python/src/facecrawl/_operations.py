@@ -157,7 +157,7 @@ class Operations(Transport):
 
         Args:
             id: Id of the alert
-            note: The new note, at most 2,000 characters. Null removes the note.
+            note: The new note, at most 2,000 characters. None removes the note.
             state: The new state.
         """
         request = Request(
@@ -454,7 +454,7 @@ class Operations(Transport):
             dedupe: `exact` detects files with the same bytes. `near` also detects the same image in
                 different files; images of different people always stay apart. `off` processes every
                 URL.
-            delay_ms: Minimum time in milliseconds between two requests to a host. Null means that
+            delay_ms: Minimum time in milliseconds between two requests to a host. None means that
                 robots.txt and the host's response time determine it.
             every: Repeats the crawl. The value is the time from the start of one run to the start
                 of the next, `5m` to `366d` (`m`, `h`, `d`, `w`). Every run is a separate crawl of
@@ -465,9 +465,9 @@ class Operations(Transport):
             max_pages: Maximum number of pages.
             max_pages_per_directory: Maximum number of pages in one directory. Pages that differ
                 only in numbers or queries belong to one directory. The limit ends crawls of endless
-                calendars. Null means no limit.
+                calendars. None means no limit.
             max_videos: Maximum number of videos.
-            max_videos_per_host: Maximum number of videos of one host. Null means no limit per host.
+            max_videos_per_host: Maximum number of videos of one host. None means no limit per host.
             respect_robots: Obey robots.txt and robots directives.
             revalidate: Send conditional requests for URLs that the collection has visited.
                 Unchanged pages and images are not downloaded again (`not_modified`). `false`
@@ -1320,14 +1320,14 @@ class Operations(Transport):
         Requires the scope `keys` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
         Args:
-            collection: Name of the collection that it is bound to. The field is required; null
+            collection: Name of the collection that it is bound to. The field is required; None
                 means every collection.
             name: Name of its holder, 1 to 200 characters.
             scopes: Its scopes: at least one, and only scopes of the caller.
-            expires_at: Time of expiry, in the future and not after that of the caller; null means
+            expires_at: Time of expiry, in the future and not after that of the caller; None means
                 that the key never expires.
             requests_per_minute: Maximum number of requests per minute, at most that of the caller;
-                null means no limit, which only a key without a limit can grant.
+                None means no limit, which only a key without a limit can grant.
         """
         fields = given(expires_at=expires_at, requests_per_minute=requests_per_minute)
         request = Request(
@@ -1577,10 +1577,10 @@ class Operations(Transport):
 
         Args:
             id: Id of the subject
-            external_id: The new external id, 1 to 200 characters, unique in the collection. Null
+            external_id: The new external id, 1 to 200 characters, unique in the collection. None
                 removes it.
             metadata: The new metadata, which replaces the whole object.
-            name: The new name, 1 to 200 characters. Null removes the name.
+            name: The new name, 1 to 200 characters. None removes the name.
         """
         request = Request(
             "PATCH", f"/subjects/{segment(id)}",
