@@ -217,8 +217,12 @@ def fill_list(start, items, end, indent):
 
 
 def paragraphs(text, indent, hanging=""):
-    """Returns the lines of a description, wrapped. Items of lists keep their lines."""
+    """Returns the lines of a description, wrapped. Items of lists keep their lines.
+
+    The descriptions of the API say null, which is None in Python.
+    """
     lines = []
+    text = re.sub(r"\b[Nn]ull\b", "None", text)
     for paragraph in text.strip().split("\n\n"):
         if lines:
             lines.append("")
@@ -261,8 +265,8 @@ class Method:
         self.positional = [Argument(one.name, "str", "", one.description) for one in operation.path_parameters]
         self.named = []
         # The source text of the body, and the arguments of its JSON that are left out if they are
-        # None.
-        self.body, self.optional = "", []
+        # None. `threaded` are the function and the arguments of a body that takes a while to build.
+        self.body, self.optional, self.threaded = "", [], []
         self._read_body()
         self._read_parameters()
         self.named.sort(key=lambda argument: argument.default != "")
@@ -288,19 +292,23 @@ class Method:
         elif {"image_a", "image_b"} <= set(form.get("properties", {})):
             self._add_positional("image_a", "Image")
             self._add_positional("image_b", "Image")
-            self.body = "pair_body(image_a, image_b)"
+            self._set_image_body("pair_body", ["image_a", "image_b"])
         elif form.get("properties", {}).get("image", {}).get("type") == "array":
             self._add_positional("images", "Iterable[Image]")
-            self.body = "batch_body(images)"
+            self._set_image_body("batch_body", ["images"])
         elif IMAGE_TYPE in body:
             names = self._read_sources(source, "image", "Image")
             urls = ["urls=False"] if operation.id in URL_IS_TARGET else []
-            self.body = fill_list("image_body(", ["image", *urls, *names], ")", " " * 12)
+            self._set_image_body("image_body", ["image", *urls, *names])
         else:
             is_video = "video/*" in body
             name, content_type = ("video", "application/octet-stream") if is_video else ("archive", "application/zip")
             names = self._read_sources(source, name, "Upload")
             self.body = f"upload_body({', '.join([name, quoted(content_type), quoted(name), *names])})"
+
+    def _set_image_body(self, function, arguments):
+        self.body = fill_list(f"{function}(", arguments, ")", " " * 8)
+        self.threaded = [function, *arguments]
 
     def _add_positional(self, name, kind, default=""):
         self.positional.append(Argument(name, kind, default, DESCRIPTIONS[name]))
@@ -408,6 +416,7 @@ class Operations:
         head += textwrap.dedent("""\
             from __future__ import annotations
 
+            import asyncio
             from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
             from typing import Any, Literal, overload
 
@@ -507,7 +516,11 @@ def calls(method, is_async):
     if method.optional:
         lines.append(indent + fill_list("fields = given(", method.optional, ")", indent))
     if body := method.body:
-        if "\n" in body:
+        if is_async and method.threaded:
+            # The other tasks of the event loop continue while images are read and encoded.
+            lines.append(indent + fill_list("body = await asyncio.to_thread(", method.threaded, ")", indent))
+            body = "body"
+        elif "\n" in body:
             lines.append(f"{indent}body = {body}")
             body = "body"
         arguments.append(body if operation.query_parameters else f"body={body}")

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import pathlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -69,6 +70,11 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        # Clients close connections on purpose.
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()

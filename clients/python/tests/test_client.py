@@ -78,6 +78,13 @@ def test_types_can_be_imported_and_read():
     assert {"faces", "id"} <= ImageAnswer.__required_keys__
 
 
+@pytest.mark.parametrize("module", ["_operations", "_types"])
+def test_descriptions_say_none_instead_of_null(module):
+    source = inspect.getsource(sys.modules[f"facecrawl.{module}"])
+    assert "None means" in source
+    assert not re.search(r"\bnull\b", source, re.IGNORECASE)
+
+
 # ---- Images ----
 
 

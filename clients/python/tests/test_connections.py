@@ -2,19 +2,25 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import io
 import itertools
 import json
 import socket
+import threading
 import time
 import tracemalloc
 
+import httpx
 import numpy
 import PIL.Image
 import pytest
 from conftest import problem, respond
 
 import facecrawl
+
+
+KINDS = pytest.mark.parametrize("kind", ["sync", "async"])
 
 
 # ---- Connections and retries ----
@@ -151,7 +157,7 @@ def test_a_file_object_is_sent_from_its_position(scripted):
     assert bodies == [b"film", b"film"]
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
+@KINDS
 def test_large_files_are_not_read_into_memory(scripted, tmp_path, kind):
     received = []
 
@@ -306,7 +312,236 @@ def test_events_end_with_a_problem(scripted):
             list(client.follow_crawl("c"))
 
 
+@KINDS
+def test_calls_that_wait_for_a_connection_have_no_time_limit(scripted, kind):
+    def answer(request):
+        time.sleep(0.4)
+        # httpx restarts the limit of all waiting calls if the connection stays open.
+        respond(request, 200, {"streams": []}, connection="close")
+
+    url, limits = scripted(answer).url, httpx.Limits(max_connections=1)
+
+    async def main():
+        async with httpx.AsyncClient(limits=limits) as http:
+            client = facecrawl.AsyncClient(url, timeout=1.0, http=http)
+            return await asyncio.gather(*(client.list_streams() for _ in range(5)))
+
+    if kind == "async":
+        found = asyncio.run(main())
+    else:
+        with httpx.Client(limits=limits) as http, concurrent.futures.ThreadPoolExecutor() as pool:
+            client = facecrawl.Client(url, timeout=1.0, http=http)
+            found = list(pool.map(lambda _: client.list_streams(), range(5)))
+    assert found == [{"streams": []}] * 5
+
+
+def test_a_slow_response_has_a_time_limit(scripted):
+    def answer(request):
+        time.sleep(1)
+        respond(request, 200, {"streams": []})
+
+    with facecrawl.Client(scripted(answer).url, timeout=0.2) as client:
+        with pytest.raises(facecrawl.ConnectionFailed, match="did not respond within 0.2 seconds"):
+            client.list_streams()
+
+
+# ---- Responses that are not from the service ----
+
+
+def call(kind, url, method, *arguments, **options):
+    """Calls a method of a client. Returns its result, or the items of a stream."""
+
+    async def main():
+        async with facecrawl.AsyncClient(url) as client:
+            found = await getattr(client, method)(*arguments, **options)
+            return [item async for item in found] if hasattr(found, "__aiter__") else found
+
+    if kind == "async":
+        return asyncio.run(main())
+    with facecrawl.Client(url) as client:
+        found = getattr(client, method)(*arguments, **options)
+        return list(found) if hasattr(found, "__next__") else found
+
+
+def login_page(request):
+    respond(request, 200, b"<html>Sign in", content_type="text/html; charset=utf-8")
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("method", "options", "expected"),
+    [
+        ("follow_crawl", {}, "text/event-stream"),
+        ("wait_for_crawl", {}, "text/event-stream"),
+        ("wait_for_video", {}, "text/event-stream"),
+        ("export_crawl", {}, "application/x-ndjson"),
+        ("export_crawl", {"format": "csv"}, "text/csv"),
+        ("get_image_thumbnail", {}, "image/"),
+    ],
+)
+def test_a_login_page_is_not_read_as_another_type(scripted, kind, method, options, expected):
+    url = scripted(login_page).url
+    with pytest.raises(facecrawl.Error, match=f"text/html.*{expected}.*is this a facecrawl service"):
+        call(kind, url, method, "id", **options)
+
+
+@KINDS
+def test_a_login_page_is_not_read_as_text_or_json(scripted, kind):
+    url = scripted(login_page).url.replace("//", "//user:secret@")
+    for method, message in {"get_metrics": "text/html.*text/plain", "list_faces": "is not JSON"}.items():
+        with pytest.raises(facecrawl.Error, match=message) as caught:
+            call(kind, url, method)
+        assert "secret" not in str(caught.value)
+
+
+@KINDS
+def test_a_response_without_a_type_is_explained(scripted, kind):
+    def answer(request):
+        request.send_response(200)
+        request.send_header("content-length", "0")
+        request.end_headers()
+
+    with pytest.raises(facecrawl.Error, match="has no content type"):
+        call(kind, scripted(answer).url, "follow_crawl", "id")
+
+
+@KINDS
+@pytest.mark.parametrize("damage", [b"<html>", b'{"number": ', b'"\xff"'])
+def test_a_damaged_export_is_explained(scripted, kind, damage):
+    def answer(request):
+        respond(request, 200, b'{"number": 1}\n' + damage, content_type="application/x-ndjson")
+
+    with pytest.raises(facecrawl.Error, match="is not JSON"):
+        call(kind, scripted(answer).url, "export_crawl", "id")
+
+
+@KINDS
+def test_a_damaged_event_is_explained(scripted, kind):
+    def answer(request):
+        respond(request, 200, b"event: progress\ndata: <html>\n\n", content_type="text/event-stream")
+
+    with pytest.raises(facecrawl.Error, match="is not JSON"):
+        call(kind, scripted(answer).url, "follow_crawl", "id")
+
+
+# ---- The end of reconnection ----
+
+
+@KINDS
+def test_reconnection_ends_after_the_maximum_time(scripted, monkeypatch, kind):
+    monkeypatch.setattr("facecrawl._streams.RECONNECT_SECONDS", 1.0)
+    seen = []
+
+    def answer(request):
+        seen.append(request.path)
+        respond(request, 200, b":\n\n", content_type="text/event-stream")
+
+    with pytest.raises(facecrawl.ConnectionFailed, match="before the response was complete"):
+        call(kind, scripted(answer).url, "wait_for_crawl", "c")
+    assert 1 < len(seen) < 6
+
+
+@KINDS
+def test_a_login_page_ends_reconnection(scripted, kind):
+    seen = []
+
+    def answer(request):
+        seen.append(request.path)
+        if len(seen) > 1:
+            return login_page(request)
+        respond(request, 200, b"event: progress\ndata: {}\n\n", content_type="text/event-stream")
+
+    with pytest.raises(facecrawl.Error, match="text/html"):
+        call(kind, scripted(answer).url, "wait_for_crawl", "c")
+    assert len(seen) == 2
+
+
+@KINDS
+@pytest.mark.parametrize(("content", "seconds"), [(b"event: progress\ndata: {}\n\n", 0), (b":\n\n", 0.5)])
+def test_a_connection_with_events_or_of_some_time_is_no_failure(scripted, monkeypatch, kind, content, seconds):
+    monkeypatch.setattr("facecrawl._streams.RECONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("facecrawl._streams.LASTING_SECONDS", 0.4)
+    seen = []
+
+    def answer(request):
+        seen.append(request.path)
+        start_stream(request, "text/event-stream")
+        send_chunk(request, content)
+        time.sleep(seconds)
+        if len(seen) == 3:
+            send_chunk(request, b"event: done\ndata: {}\n\n")
+        request.close_connection = True
+
+    events = call(kind, scripted(answer).url, "follow_crawl", "c")
+    assert len(seen) == 3 and events[-1].event == "done"
+
+
 # ---- Asynchronous client ----
+
+
+class Slow(io.BytesIO):
+    """A file whose reader waits for `released`."""
+
+    def __init__(self):
+        super().__init__(b"image")
+        self.released = threading.Event()
+
+    def read(self, size=-1):
+        assert self.released.wait(5)
+        return super().read(size)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("detect_faces", lambda file: [file]),
+        ("create_erasure", lambda file: [file]),
+        ("enhance_image", lambda file: [file]),
+        ("compare_faces", lambda file: [file, b"image"]),
+        ("detect_faces_batch", lambda file: [[file]]),
+    ],
+)
+def test_the_event_loop_runs_while_an_image_is_read(scripted, method, arguments):
+    bodies = []
+
+    def answer(request):
+        bodies.append(request.rfile.read(int(request.headers["content-length"])))
+        respond(request, 200, {}, content_type="image/png" if method == "enhance_image" else "application/json")
+
+    async def main():
+        file = Slow()
+        async with facecrawl.AsyncClient(scripted(answer).url) as client:
+            call = asyncio.create_task(getattr(client, method)(*arguments(file)))
+            await asyncio.sleep(0.1)
+            file.released.set()
+            await call
+
+    asyncio.run(main())
+    assert len(bodies) == 1 and b"image" in bodies[0]
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+def test_an_image_of_pillow_can_be_sent_by_several_calls_at_once(scripted, tmp_path, mode):
+    bodies = []
+
+    def answer(request):
+        bodies.append(request.rfile.read(int(request.headers["content-length"])))
+        respond(request, 200, {})
+
+    path = tmp_path / "image.png"
+    pixels = numpy.random.default_rng(1).integers(0, 255, (700, 700, len(mode)), "uint8")
+    PIL.Image.fromarray(pixels).save(path)
+
+    async def main():
+        # Pillow reads the file at the first use.
+        with PIL.Image.open(path) as image:
+            async with facecrawl.AsyncClient(scripted(answer).url) as client:
+                await asyncio.gather(*(client.detect_faces(image) for _ in range(8)))
+
+    asyncio.run(main())
+    assert len(bodies) == 8
+    for body in bodies:
+        assert numpy.array_equal(numpy.asarray(PIL.Image.open(io.BytesIO(body))), pixels[:, :, :3])
 
 
 def test_the_async_client_does_the_same(service, site, portraits, crawled, png, scripted):

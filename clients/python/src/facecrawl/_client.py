@@ -24,6 +24,8 @@ class Client(Operations):
             http://127.0.0.1:8080.
         key: An API key. The default is `FACECRAWL_KEY`. An empty text sends no key.
         timeout: The maximum number of seconds to connect, and between two parts of a response.
+            The wait for one of the 100 connections of the client has no limit. An open stream uses
+            a connection.
         retries: The maximum number of times that a request is repeated.
         max_wait: The maximum `Retry-After` in seconds. If it is longer, the request fails at once.
         http: An httpx client with your own settings, such as certificates. `close` does not close

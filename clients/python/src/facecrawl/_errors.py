@@ -9,7 +9,11 @@ import httpx
 
 
 class Error(Exception):
-    """The base of all exceptions of this package."""
+    """The base of all exceptions of this package.
+
+    It is raised itself if a response does not come from the service, for example from a proxy with
+    a page to sign in.
+    """
 
 
 class ConnectionFailed(Error):

@@ -9,12 +9,14 @@ import io
 import os
 import re
 import sys
+import threading
 from collections.abc import Iterable
 from typing import IO, Any, BinaryIO, Protocol, Union
 
 from facecrawl._requests import Body, Bytes, File, Parts, given, is_binary_file, json_body
 
 OCTETS = "application/octet-stream"
+COPYING = threading.Lock()
 IMAGE = "a path, a URL, bytes, a binary file, an image of Pillow or an array of numpy"
 
 
@@ -46,6 +48,8 @@ file, an image of Pillow, or an array of numpy.
 An array has the type uint8 and the shape (height, width, 3) in the order red, green, blue, or
 (height, width) for grey. OpenCV returns blue, green, red; reverse it with `array[:, :, ::-1]`.
 Images of Pillow and arrays are sent as their pixels are: an orientation in EXIF is not applied.
+
+`AsyncClient` reads and encodes images in a thread. Do not change one before the call returns.
 """
 
 Upload = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, BinaryIO]
@@ -71,7 +75,7 @@ def image_bytes(image: Image) -> bytes:
     if numpy and isinstance(image, numpy.ndarray):
         return _png(_from_array(image))
     if pillow and isinstance(image, pillow.Image):
-        return _png(image)
+        return _png(_copy(image))
     if is_binary_file(image):
         content: bytes = image.read()  # type: ignore[union-attr]
         return content
@@ -93,9 +97,17 @@ def _from_array(array: Any) -> Any:
     return PIL.Image.fromarray(array)
 
 
+def _copy(image: Any) -> Any:
+    """Returns a copy of an image of Pillow, in a mode of `_png`.
+
+    Several threads can send the same image. Pillow reads the file of an image at its first use, and
+    keeps the state of an encoder in the image. Neither may happen in two threads at once.
+    """
+    with COPYING:
+        return image.copy() if image.mode in ("RGB", "L") else image.convert("RGB")
+
+
 def _png(image: Any) -> bytes:
-    if image.mode not in ("RGB", "L"):
-        image = image.convert("RGB")
     # Without compression, a large image could be larger than the service allows. The first level
     # takes a tenth of the time of the default, and its files are a few percent larger. Newer
     # versions of Pillow copy the orientation into the file unless `exif` is empty.

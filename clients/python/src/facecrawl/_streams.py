@@ -17,9 +17,13 @@ T = TypeVar("T")
 S = TypeVar("S", bound="Stream[Any]")
 A = TypeVar("A", bound="AsyncStream[Any]")
 
-# Time without a connection after which `Events` fails. A restart of the service takes less time.
+# Time without an event and without a lasting connection after which `Events` fails. A restart of
+# the service takes less time.
 RECONNECT_SECONDS = 120.0
 LONGEST_WAIT = 10.0
+# A connection that lasted this long does not count as a failure when it ends. A proxy may close a
+# connection without events after some time.
+LASTING_SECONDS = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +65,17 @@ class Lines:
         return self.feed(b"\n")
 
 
+def parsed(text: str | bytes) -> Any:
+    """Returns the value of JSON text.
+
+    Raises `Error` if the text is something else. Its beginning is then part of the message.
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        message = f"a line of the response is not JSON: {text[:60]!r}; is this a facecrawl service?"
+        raise Error(message) from None
+
 
 class JsonLines:
     """Reads lines of JSON."""
@@ -69,10 +84,10 @@ class JsonLines:
         self._lines = Lines()
 
     def feed(self, chunk: bytes) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._lines.feed(chunk) if line]
+        return [parsed(line) for line in self._lines.feed(chunk) if line]
 
     def end(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._lines.end() if line]
+        return [parsed(line) for line in self._lines.end() if line]
 
 
 class Chunks:
@@ -95,12 +110,13 @@ class Follower:
         self._fields: dict[str, str] = {}
         self._failures = 0
         self._deadline = 0.0
+        self._connected_at = time.monotonic()
 
     def feed(self, chunk: bytes) -> list[Event[Any]]:
         """Returns the complete events. The event `done` ends the stream and sets `is_done`."""
         events = []
         for line in self._lines.feed(chunk):
-            name, _, value = line.decode().partition(":")
+            name, _, value = line.decode(errors="replace").partition(":")
             value = value.removeprefix(" ")
             if not line:
                 events += self._finish_event()
@@ -115,11 +131,12 @@ class Follower:
         fields, self._fields = self._fields, {}
         if "data" not in fields:
             return []
-        event = Event(fields.get("event", "message"), json.loads(fields["data"]), fields.get("id"))
+        event = Event(fields.get("event", "message"), parsed(fields["data"]), fields.get("id"))
         if event.id is not None:
             headers = {**self._request.headers, "last-event-id": event.id}
             self._request = dataclasses.replace(self._request, headers=headers)
         self.is_done = event.event == "done"
+        self._failures = 0
         return [event]
 
     def reconnect(self) -> Request:
@@ -128,26 +145,32 @@ class Follower:
         return self._request
 
     def connected(self) -> None:
-        self._failures = 0
+        self._connected_at = time.monotonic()
 
-    def wait(self, error: Error | None) -> float:
+    def disconnected(self) -> None:
+        if time.monotonic() - self._connected_at >= LASTING_SECONDS:
+            self._failures = 0
+
+    def wait(self, error: Error) -> float:
         """Returns the seconds to wait before the next attempt to connect.
 
-        `error` is that of the last attempt; None if a connection ended. Raises it if a further
+        `error` is that of the last attempt, or the end of the connection. Raises it if a further
         attempt would be useless.
         """
-        if isinstance(error, Problem) and error.status not in (502, 503, 504):
+        is_unavailable = isinstance(error, Problem) and error.status in (502, 503, 504)
+        if not is_unavailable and not isinstance(error, ConnectionFailed):
             raise error
         if self._failures == 0:
             self._deadline = time.monotonic() + RECONNECT_SECONDS
-        elif error and time.monotonic() > self._deadline:
+        elif time.monotonic() > self._deadline:
             raise error
         self._failures += 1
         return float(min(2 ** (self._failures - 1), LONGEST_WAIT))
 
 
-def ended_early(error: httpx.TransportError) -> ConnectionFailed:
-    reason = str(error) or type(error).__name__
+def ended_early(error: httpx.TransportError | None = None) -> ConnectionFailed:
+    """Returns the error for a connection that ended; without `error`, the server closed it."""
+    reason = (str(error) or type(error).__name__) if error else "the server closed it"
     return ConnectionFailed(f"the connection ended before the response was complete: {reason}")
 
 
@@ -209,17 +232,18 @@ class Events(Stream[Event[T]]):
                     yield from reader.feed(chunk)
                     if reader.is_done:
                         return
-            except httpx.TransportError:
-                pass
+                error: Error = ended_early()
+            except httpx.TransportError as failure:
+                error = ended_early(failure)
             finally:
                 self._response.close()
-            error: Error | None = None
+            reader.disconnected()
             while True:
                 time.sleep(reader.wait(error))
                 try:
                     self._response = self._send(reader.reconnect())
-                except Error as failure:
-                    error = failure
+                except Error as refused:
+                    error = refused
                 else:
                     break
             reader.connected()
@@ -285,17 +309,18 @@ class AsyncEvents(AsyncStream[Event[T]]):
                         yield event
                     if reader.is_done:
                         return
-            except httpx.TransportError:
-                pass
+                error: Error = ended_early()
+            except httpx.TransportError as failure:
+                error = ended_early(failure)
             finally:
                 await self._response.aclose()
-            error: Error | None = None
+            reader.disconnected()
             while True:
                 await asyncio.sleep(reader.wait(error))
                 try:
                     self._response = await self._send(reader.reconnect())
-                except Error as failure:
-                    error = failure
+                except Error as refused:
+                    error = refused
                 else:
                     break
             reader.connected()

@@ -55,7 +55,7 @@ class Settings:
     def http_options(self) -> dict[str, Any]:
         """Returns the arguments of the client of httpx."""
         # A proxy of the environment must not receive images for a service on this machine.
-        return {"timeout": self.timeout, "trust_env": not is_loopback(self.url.host)}
+        return {"timeout": limit(self.timeout), "trust_env": not is_loopback(self.url.host)}
 
     def request_options(
         self, request: Request, body: dict[str, Any], timeout: float | None
@@ -67,8 +67,17 @@ class Settings:
             if name in body:
                 headers[name.replace("_", "-")] = body.pop(name)
         url = str(self.url) + request.path
-        timeout = timeout or self.timeout
-        return {**options, **body, "headers": headers, "url": url, "timeout": timeout}
+        timeouts = limit(timeout or self.timeout)
+        return {**options, **body, "headers": headers, "url": url, "timeout": timeouts}
+
+
+def limit(seconds: float) -> httpx.Timeout:
+    """Returns the time limits of a request.
+
+    The wait for a free connection has no limit, because it depends on how many calls the caller
+    makes at once, not on the service.
+    """
+    return httpx.Timeout(seconds, pool=None)
 
 
 def is_loopback(host: str) -> bool:
@@ -132,8 +141,25 @@ def json_of(response: httpx.Response) -> Any:
     try:
         return response.json()
     except ValueError:
-        message = f"the response of {response.url} is not JSON; is this a facecrawl service?"
-        raise Error(message) from None
+        raise not_from_service(response, "is not JSON") from None
+
+
+def check_type(response: httpx.Response, expected: str) -> None:
+    """Raises `Error` if the content type does not begin with `expected`.
+
+    Another server then sent the response, such as a proxy with a page to sign in.
+    """
+    found = response.headers.get("content-type")
+    if not found:
+        raise not_from_service(response, f"has no content type; expected: {expected}")
+    if not found.lower().startswith(expected):
+        raise not_from_service(response, f"has the content type {found}; expected: {expected}")
+
+
+def not_from_service(response: httpx.Response, reason: str) -> Error:
+    # The address can contain a password.
+    url = response.url.copy_with(userinfo=b"")
+    return Error(f"the response of {url} {reason}; is this a facecrawl service?")
 
 
 class Transport:
@@ -162,27 +188,42 @@ class Transport:
                 wait = attempts.wait_after_response(response)
             time.sleep(wait)
 
-    def _open(self, request: Request) -> httpx.Response:
-        return self._send(request, stream=True)
+    def _open(
+        self, request: Request, expected: str, timeout: float | None = None
+    ) -> httpx.Response:
+        """Returns a response whose body is not read yet."""
+        response = self._send(request, stream=True, timeout=timeout)
+        try:
+            check_type(response, expected)
+        except Error:
+            response.close()
+            raise
+        return response
+
+    def _read(self, request: Request, expected: str) -> httpx.Response:
+        """Returns a response whose body is read."""
+        response = self._send(request)
+        check_type(response, expected)
+        return response
 
     def _json(self, request: Request) -> Any:
         return json_of(self._send(request))
 
     def _bytes(self, request: Request) -> bytes:
-        return self._send(request).content
+        return self._read(request, "image/").content
 
     def _text(self, request: Request) -> str:
-        return self._send(request).text
+        return self._read(request, "text/plain").text
 
     def _lines(self, request: Request) -> Stream[dict[str, Any]]:
-        return Stream(self._open(request), JsonLines())
+        return Stream(self._open(request, "application/x-ndjson"), JsonLines())
 
     def _chunks(self, request: Request) -> Stream[bytes]:
-        return Stream(self._open(request), Chunks())
+        return Stream(self._open(request, "text/csv"), Chunks())
 
     def _events(self, request: Request) -> Events[Any]:
         def connect(again: Request) -> httpx.Response:
-            return self._send(again, stream=True, timeout=EVENT_TIMEOUT)
+            return self._open(again, "text/event-stream", EVENT_TIMEOUT)
 
         return Events(connect(request), request, connect)
 
@@ -224,27 +265,42 @@ class AsyncTransport:
                 wait = attempts.wait_after_response(response)
             await asyncio.sleep(wait)
 
-    async def _open(self, request: Request) -> httpx.Response:
-        return await self._send(request, stream=True)
+    async def _open(
+        self, request: Request, expected: str, timeout: float | None = None
+    ) -> httpx.Response:
+        """Returns a response whose body is not read yet."""
+        response = await self._send(request, stream=True, timeout=timeout)
+        try:
+            check_type(response, expected)
+        except Error:
+            await response.aclose()
+            raise
+        return response
+
+    async def _read(self, request: Request, expected: str) -> httpx.Response:
+        """Returns a response whose body is read."""
+        response = await self._send(request)
+        check_type(response, expected)
+        return response
 
     async def _json(self, request: Request) -> Any:
         return json_of(await self._send(request))
 
     async def _bytes(self, request: Request) -> bytes:
-        return (await self._send(request)).content
+        return (await self._read(request, "image/")).content
 
     async def _text(self, request: Request) -> str:
-        return (await self._send(request)).text
+        return (await self._read(request, "text/plain")).text
 
     async def _lines(self, request: Request) -> AsyncStream[dict[str, Any]]:
-        return AsyncStream(await self._open(request), JsonLines())
+        return AsyncStream(await self._open(request, "application/x-ndjson"), JsonLines())
 
     async def _chunks(self, request: Request) -> AsyncStream[bytes]:
-        return AsyncStream(await self._open(request), Chunks())
+        return AsyncStream(await self._open(request, "text/csv"), Chunks())
 
     async def _events(self, request: Request) -> AsyncEvents[Any]:
         async def connect(again: Request) -> httpx.Response:
-            return await self._send(again, stream=True, timeout=EVENT_TIMEOUT)
+            return await self._open(again, "text/event-stream", EVENT_TIMEOUT)
 
         return AsyncEvents(await connect(request), request, connect)
 

@@ -52,7 +52,7 @@ class AlertView(TypedDict):
     """Time of the alert."""
 
     delivered_at: NotRequired[str | None]
-    """Time at which the receiver accepted it; null if it was not delivered."""
+    """Time at which the receiver accepted it; None if it was not delivered."""
 
     delivery: DeliveryState
     """State of the delivery to the webhook: `none` without a webhook, `suppressed` within the
@@ -60,7 +60,7 @@ class AlertView(TypedDict):
     """
 
     error: NotRequired[str | None]
-    """Why the last attempt failed; null if it did not."""
+    """Why the last attempt failed; None if it did not."""
 
     face_id: str
     """The new face."""
@@ -81,7 +81,7 @@ class AlertView(TypedDict):
     """Its number. Later alerts of a collection have higher numbers."""
 
     similarity: NotRequired[float | None]
-    """Cosine similarity to the most similar watched face, -1 to 1; null for an unknown face."""
+    """Cosine similarity to the most similar watched face, -1 to 1; None for an unknown face."""
 
     state: AlertState
     """`new` until a user acknowledges it."""
@@ -90,15 +90,15 @@ class AlertView(TypedDict):
     """Time at which the face was stored."""
 
     stream: NotRequired[str | None]
-    """The camera that saw the face; null for a face of another source."""
+    """The camera that saw the face; None for a face of another source."""
 
     subject_id: NotRequired[str | None]
-    """The watched subject that the face resembles; null if it resembles a watched face of no
+    """The watched subject that the face resembles; None if it resembles a watched face of no
     subject, and for an unknown face.
     """
 
     watched_face_id: NotRequired[str | None]
-    """The most similar watched face; null for an unknown face."""
+    """The most similar watched face; None for an unknown face."""
 
     watchlist: str
     """Name of the watchlist."""
@@ -113,7 +113,7 @@ class AlertList(TypedDict):
     alerts: list[AlertView]
 
     next_cursor: NotRequired[str | None]
-    """Send it as `cursor` to get the next page; null on the last page."""
+    """Send it as `cursor` to get the next page; None on the last page."""
 
 
 class Appearance(TypedDict):
@@ -126,7 +126,7 @@ class Appearance(TypedDict):
     """Time of the last frame of the track, in milliseconds."""
 
     person: NotRequired[int | None]
-    """Number of the person in this video, from 1; null until the whole video was read."""
+    """Number of the person in this video, from 1; None until the whole video was read."""
 
     start_ms: int
     """Time of the first frame of the track, in milliseconds."""
@@ -151,7 +151,7 @@ class RecordView(TypedDict):
     """Name of the collection while it exists."""
 
     collection_id: NotRequired[str | None]
-    """The collection; null if the action concerns no collection or all collections."""
+    """The collection; None if the action concerns no collection or all collections."""
 
     detail: dict[str, Any]
     """Details of the action: numbers, ids and settings, never images or embeddings."""
@@ -160,12 +160,12 @@ class RecordView(TypedDict):
     """Id of the record. Later records have higher ids."""
 
     key_id: NotRequired[str | None]
-    """The key; null for an action of the command line or of the service itself, or if the caller
+    """The key; None for an action of the command line or of the service itself, or if the caller
     had none.
     """
 
     person: NotRequired[str | None]
-    """The person whom a proxy named (`AUTH=proxy`); null without one."""
+    """The person whom a proxy named (`AUTH=proxy`); None without one."""
 
     request_id: NotRequired[str | None]
     """Id of the request that caused the action."""
@@ -175,7 +175,7 @@ class AuditList(TypedDict):
     """A page of records, newest first."""
 
     next_cursor: NotRequired[str | None]
-    """Send it as `cursor` to get the next page; null on the last page."""
+    """Send it as `cursor` to get the next page; None on the last page."""
 
     records: list[RecordView]
 
@@ -471,7 +471,7 @@ class ClusteringView(TypedDict):
     """Time of the request."""
 
     error: NotRequired[str | None]
-    """Reason for the failure; null if the run did not fail."""
+    """Reason for the failure; None if the run did not fail."""
 
     faces: int
     """Number of new faces when the run began."""
@@ -508,7 +508,7 @@ class CollectionView(TypedDict):
     """Its id."""
 
     match_threshold: NotRequired[float | None]
-    """Minimum similarity at which two faces are considered one person; null means the embedding
+    """Minimum similarity at which two faces are considered one person; None means the embedding
     model's own.
     """
 
@@ -516,12 +516,12 @@ class CollectionView(TypedDict):
     """Its unique name."""
 
     quality_profile: NotRequired[str | None]
-    """Quality profile that is applied to faces: `off`, `standard`, `strict`; null means the default
+    """Quality profile that is applied to faces: `off`, `standard`, `strict`; None means the default
     of the service.
     """
 
     retention_days: NotRequired[int | None]
-    """Days after which images and faces are deleted; null means never."""
+    """Days after which images and faces are deleted; None means never."""
 
 
 class CollectionList(TypedDict):
@@ -552,7 +552,7 @@ class CompareAnswer(TypedDict):
 
     match_fmr: NotRequired[float | None]
     """Share of pairs of different people that reach this threshold, as measured for the embedding
-    model. Null if the threshold is not the model's own, or if its rate was not measured.
+    model. None if the threshold is not the model's own, or if its rate was not measured.
     """
 
     model: str
@@ -662,10 +662,10 @@ class CrawlView(TypedDict):
     """Time of creation."""
 
     error: NotRequired[str | None]
-    """Reason for the failure; null if the crawl did not fail."""
+    """Reason for the failure; None if the crawl did not fail."""
 
     finished_at: NotRequired[str | None]
-    """Time of its end; null while it has not ended."""
+    """Time of its end; None while it has not ended."""
 
     id: str
     """Its id."""
@@ -674,7 +674,7 @@ class CrawlView(TypedDict):
     """`web` for a web crawl, `scan` for a scan of local files."""
 
     next_run_at: NotRequired[str | None]
-    """Time at which the next run of its series begins; null while the crawl runs and if there is no
+    """Time at which the next run of its series begins; None while the crawl runs and if there is no
     further run.
     """
 
@@ -695,7 +695,7 @@ class CrawlView(TypedDict):
     """
 
     series_id: NotRequired[str | None]
-    """Id of the first run of its series; null for a crawl without a schedule."""
+    """Id of the first run of its series; None for a crawl without a schedule."""
 
     state: CrawlState
     """Its state."""
@@ -707,14 +707,14 @@ class CrawlList(TypedDict):
     crawls: list[CrawlView]
 
     next_cursor: NotRequired[str | None]
-    """Send it as `cursor` to get the next page; null on the last page."""
+    """Send it as `cursor` to get the next page; None on the last page."""
 
 
 QualityProfile = Literal["off", "standard", "strict"]
 
 
 class CreateCollection(TypedDict):
-    """A collection to create. An absent or null field uses the default of the service."""
+    """A collection to create. An absent or None field uses the default of the service."""
 
     match_threshold: NotRequired[float | None]
     """Minimum similarity at which two faces are considered one person."""
@@ -749,7 +749,7 @@ class CreateCrawl(TypedDict):
     """
 
     delay_ms: NotRequired[int | None]
-    """Minimum time in milliseconds between two requests to a host. Null means that robots.txt and
+    """Minimum time in milliseconds between two requests to a host. None means that robots.txt and
     the host's response time determine it.
     """
 
@@ -770,14 +770,14 @@ class CreateCrawl(TypedDict):
 
     max_pages_per_directory: NotRequired[int | None]
     """Maximum number of pages in one directory. Pages that differ only in numbers or queries belong
-    to one directory. The limit ends crawls of endless calendars. Null means no limit.
+    to one directory. The limit ends crawls of endless calendars. None means no limit.
     """
 
     max_videos: NotRequired[int | None]
     """Maximum number of videos."""
 
     max_videos_per_host: NotRequired[int | None]
-    """Maximum number of videos of one host. Null means no limit per host."""
+    """Maximum number of videos of one host. None means no limit per host."""
 
     respect_robots: NotRequired[bool | None]
     """Obey robots.txt and robots directives."""
@@ -843,12 +843,12 @@ class CreateKey(TypedDict):
     """A key to create."""
 
     collection: str | None
-    """Name of the collection that it is bound to. The field is required; null means every
+    """Name of the collection that it is bound to. The field is required; None means every
     collection.
     """
 
     expires_at: NotRequired[str | None]
-    """Time of expiry, in the future and not after that of the caller; null means that the key never
+    """Time of expiry, in the future and not after that of the caller; None means that the key never
     expires.
     """
 
@@ -856,7 +856,7 @@ class CreateKey(TypedDict):
     """Name of its holder, 1 to 200 characters."""
 
     requests_per_minute: NotRequired[int | None]
-    """Maximum number of requests per minute, at most that of the caller; null means no limit, which
+    """Maximum number of requests per minute, at most that of the caller; None means no limit, which
     only a key without a limit can grant.
     """
 
@@ -932,22 +932,22 @@ class KeyView(TypedDict):
     """A key without its secret."""
 
     collection: NotRequired[str | None]
-    """The collection that it is bound to; null means every collection."""
+    """The collection that it is bound to; None means every collection."""
 
     created_at: str
     """Time of creation."""
 
     expires_at: NotRequired[str | None]
-    """Time of expiry; null if it never expires."""
+    """Time of expiry; None if it never expires."""
 
     id: str
     """Its id."""
 
     last_used_at: NotRequired[str | None]
-    """Time of its last use, with a precision of one minute; null if it was never used."""
+    """Time of its last use, with a precision of one minute; None if it was never used."""
 
     made_by: NotRequired[str | None]
-    """The key that created it; null for a key from the command line or of a person."""
+    """The key that created it; None for a key from the command line or of a person."""
 
     name: str
     """Name of its holder."""
@@ -956,10 +956,10 @@ class KeyView(TypedDict):
     """The first characters of the key, to identify it."""
 
     requests_per_minute: NotRequired[int | None]
-    """Maximum number of requests per minute; null means no limit."""
+    """Maximum number of requests per minute; None means no limit."""
 
     revoked_at: NotRequired[str | None]
-    """Time of revocation; null if it is not revoked."""
+    """Time of revocation; None if it is not revoked."""
 
     scopes: list[Scope]
     """Its scopes."""
@@ -979,7 +979,7 @@ class PersonView(TypedDict):
     """A person whom a proxy named."""
 
     collection: NotRequired[str | None]
-    """The collection that the person can access; null means every collection."""
+    """The collection that the person can access; None means every collection."""
 
     name: str
     """The name that the proxy sent."""
@@ -1097,7 +1097,7 @@ class SubjectView(TypedDict):
     """A JSON object that the caller sets."""
 
     name: NotRequired[str | None]
-    """Display name; null for a cluster without a name."""
+    """Display name; None for a cluster without a name."""
 
     origin: str
     """`enrolled` if a caller created or changed it; `cluster` if clustering created it and no
@@ -1139,7 +1139,7 @@ class ErasureView(TypedDict):
     """Kind of target: `likeness`, `face`, `image`, `video`, `subject` or `url`."""
 
     lifted_at: NotRequired[str | None]
-    """Time at which the suppressions were lifted; null while they are in force."""
+    """Time at which the suppressions were lifted; None while they are in force."""
 
     suppress: bool
     """Whether the images, videos and the address are suppressed."""
@@ -1151,7 +1151,7 @@ class ErasureView(TypedDict):
     """Number of suppressions: images, videos, faces, addresses and people."""
 
     threshold: NotRequired[float | None]
-    """Threshold of an erasure by likeness; otherwise null."""
+    """Threshold of an erasure by likeness; otherwise None."""
 
     videos: int
     """Number of videos that were erased as a whole."""
@@ -1206,7 +1206,7 @@ class ErasureList(TypedDict):
     erasures: list[ErasureView]
 
     next_cursor: NotRequired[str | None]
-    """Send it as `cursor` to get the next page; null on the last page."""
+    """Send it as `cursor` to get the next page; None on the last page."""
 
 
 class Source(TypedDict):
@@ -1216,7 +1216,7 @@ class Source(TypedDict):
     """Its alternative text on the page, cut at 500 characters."""
 
     crawl_id: NotRequired[str | None]
-    """The crawl that found it; null if the crawl was deleted."""
+    """The crawl that found it; None if the crawl was deleted."""
 
     found_at: str
     """Time at which the image was found there."""
@@ -1230,7 +1230,7 @@ class Source(TypedDict):
     """
 
     page_url: NotRequired[str | None]
-    """The page that contains the image; null if the image was a seed or a local file."""
+    """The page that contains the image; None if the image was a seed or a local file."""
 
 
 class StoredFace(TypedDict):
@@ -1280,7 +1280,7 @@ class FaceList(TypedDict):
     faces: list[StoredFace]
 
     next_cursor: NotRequired[str | None]
-    """Send it as `cursor` to get the next page; null on the last page."""
+    """Send it as `cursor` to get the next page; None on the last page."""
 
 
 Format = Literal["jsonl", "csv"]
@@ -1292,7 +1292,7 @@ class MatchingView(TypedDict):
     """
 
     fmr: NotRequired[float | None]
-    """Share of pairs of different people that reach the threshold. Null if the threshold is not the
+    """Share of pairs of different people that reach the threshold. None if the threshold is not the
     model's own, or if the share was not measured.
     """
 
@@ -1453,7 +1453,7 @@ class StoredImage(TypedDict):
     """Its id."""
 
     phash: NotRequired[str | None]
-    """Perceptual hash of the image, as 16 hexadecimal digits; null for a frame."""
+    """Perceptual hash of the image, as 16 hexadecimal digits; None for a frame."""
 
     rotation: int
     """Clockwise rotation in degrees that makes the faces upright."""
@@ -1488,7 +1488,7 @@ class ImageList(TypedDict):
     images: list[StoredImage]
 
     next_cursor: NotRequired[str | None]
-    """Send it as `cursor` to get the next page; null on the last page."""
+    """Send it as `cursor` to get the next page; None on the last page."""
 
 
 JobState = Literal["available", "running", "retryable", "completed", "discarded", "cancelled"]
@@ -1502,13 +1502,13 @@ class JobView(TypedDict):
     """Number of attempts so far."""
 
     crawl_id: NotRequired[str | None]
-    """The crawl of the job; null if the job has no crawl."""
+    """The crawl of the job; None if the job has no crawl."""
 
     created_at: str
     """When it was enqueued."""
 
     finished_at: NotRequired[str | None]
-    """Time of its end; null while it has not ended."""
+    """Time of its end; None while it has not ended."""
 
     id: str
     """Its id."""
@@ -1541,7 +1541,7 @@ class JobList(TypedDict):
     jobs: list[JobView]
 
     next_cursor: NotRequired[str | None]
-    """Send it as `cursor` to get the next page; null on the last page."""
+    """Send it as `cursor` to get the next page; None on the last page."""
 
 
 class KindStats(TypedDict):
@@ -1563,7 +1563,7 @@ class KindStats(TypedDict):
     """Name of the kind."""
 
     oldest_due_seconds: NotRequired[float | None]
-    """Waiting time of the oldest due job in seconds; null if no job is due."""
+    """Waiting time of the oldest due job in seconds; None if no job is due."""
 
     retryable: int
     """Number of jobs that failed and wait for their next attempt."""
@@ -1588,7 +1588,7 @@ class KeyList(TypedDict):
     keys: list[KeyView]
 
     next_cursor: NotRequired[str | None]
-    """Send it as `cursor` to get the next page; null on the last page."""
+    """Send it as `cursor` to get the next page; None on the last page."""
 
 
 class LiftAnswer(TypedDict):
@@ -1651,7 +1651,7 @@ class Match(TypedDict):
     """Number of places where it was found. Counting stops at 1,000."""
 
     subject_id: NotRequired[str | None]
-    """The subject of the face; null for a face without a subject."""
+    """The subject of the face; None for a face without a subject."""
 
     subject_name: NotRequired[str | None]
     """That subject's name."""
@@ -1793,7 +1793,7 @@ class SearchAnswer(TypedDict):
 
     match_fmr: NotRequired[float | None]
     """Share of pairs of different people that reach this threshold, as measured for the embedding
-    model. Null if the threshold is not the model's own, or if its rate was not measured. In a
+    model. None if the threshold is not the model's own, or if its rate was not measured. In a
     search, every stored face forms such a pair. The expected number of false matches is `match_fmr`
     times the number of faces in scope.
     """
@@ -1815,7 +1815,7 @@ class SourcePage(TypedDict):
     """A page of the places where an image was found, in the order of discovery."""
 
     next_cursor: NotRequired[str | None]
-    """Send it as `cursor` to get the next page; null on the last page."""
+    """Send it as `cursor` to get the next page; None on the last page."""
 
     sources: list[Source]
 
@@ -1841,7 +1841,7 @@ class StreamView(TypedDict):
     """Number of connections since the worker took it over."""
 
     detail: NotRequired[str | None]
-    """Why it is not running; null if there is nothing to report."""
+    """Why it is not running; None if there is nothing to report."""
 
     dropped: int
     """Number of frames that were lost, or not analysed because newer ones had arrived."""
@@ -1850,7 +1850,7 @@ class StreamView(TypedDict):
     """Number of frames that are analysed per second."""
 
     height: NotRequired[int | None]
-    """Height of a frame in pixels; null until a frame was analysed."""
+    """Height of a frame in pixels; None until a frame was analysed."""
 
     holder: NotRequired[str | None]
     """The worker that watches it, or watched it last."""
@@ -1895,7 +1895,7 @@ class StreamView(TypedDict):
     """Whether it should be watched."""
 
     width: NotRequired[int | None]
-    """Width of a frame in pixels; null until a frame was analysed."""
+    """Width of a frame in pixels; None until a frame was analysed."""
 
 
 class StreamList(TypedDict):
@@ -1910,14 +1910,14 @@ class SubjectFaceList(TypedDict):
     faces: list[StoredFace]
 
     next_cursor: NotRequired[str | None]
-    """Send it as `cursor` to get the next page; null on the last page."""
+    """Send it as `cursor` to get the next page; None on the last page."""
 
 
 class SubjectList(TypedDict):
     """A page of subjects, newest first."""
 
     next_cursor: NotRequired[str | None]
-    """Send it as `cursor` to get the next page; null on the last page."""
+    """Send it as `cursor` to get the next page; None on the last page."""
 
     subjects: list[SubjectView]
 
@@ -1953,7 +1953,7 @@ class TrackView(TypedDict):
     """Its id."""
 
     person: NotRequired[int | None]
-    """Number of the person in this video, from 1; null until the whole video was read."""
+    """Number of the person in this video, from 1; None until the whole video was read."""
 
     samples: int
     """Number of analysed frames with the face."""
@@ -1971,7 +1971,7 @@ class TrackList(TypedDict):
     """A page of tracks in the order of their start."""
 
     next_cursor: NotRequired[str | None]
-    """Send it as `cursor` to get the next page; null on the last page."""
+    """Send it as `cursor` to get the next page; None on the last page."""
 
     tracks: list[TrackView]
 
@@ -1986,7 +1986,7 @@ class UnprocessedImageView(TypedDict):
     """Time at which this was decided."""
 
     page_url: NotRequired[str | None]
-    """The first page that contained it; null if it was found on no page."""
+    """The first page that contained it; None if it was found on no page."""
 
     reason: NotRequired[str | None]
     """The code of the reason."""
@@ -2004,14 +2004,14 @@ class UnprocessedImages(TypedDict):
     images: list[UnprocessedImageView]
 
     next_cursor: NotRequired[str | None]
-    """Send it as `cursor` to get the next page; null on the last page."""
+    """Send it as `cursor` to get the next page; None on the last page."""
 
 
 class UpdateAlert(TypedDict):
     """The changes to an alert. A field that is absent keeps its value."""
 
     note: NotRequired[str | None]
-    """The new note, at most 2,000 characters. Null removes the note."""
+    """The new note, at most 2,000 characters. None removes the note."""
 
     state: NotRequired[AlertState | None]
     """The new state."""
@@ -2022,7 +2022,7 @@ UpdateAnswer = Union[CollectionView, DeletionPreview]
 
 
 class UpdateCollection(TypedDict):
-    """The changes to a collection. An absent field keeps its value; null selects the default of the
+    """The changes to a collection. An absent field keeps its value; None selects the default of the
     service.
     """
 
@@ -2044,17 +2044,17 @@ class UpdateSubject(TypedDict):
     """The changes to a subject. A field that is absent keeps its value."""
 
     external_id: NotRequired[str | None]
-    """The new external id, 1 to 200 characters, unique in the collection. Null removes it."""
+    """The new external id, 1 to 200 characters, unique in the collection. None removes it."""
 
     metadata: NotRequired[dict[str, Any] | None]
     """The new metadata, which replaces the whole object."""
 
     name: NotRequired[str | None]
-    """The new name, 1 to 200 characters. Null removes the name."""
+    """The new name, 1 to 200 characters. None removes the name."""
 
 
 class UpdateWatchlist(TypedDict):
-    """The changes to a watchlist. An absent field keeps its value. Null removes the value of
+    """The changes to a watchlist. An absent field keeps its value. None removes the value of
     `threshold`, `quality_profile`, `webhook` and `expires_at`.
     """
 
@@ -2094,16 +2094,16 @@ class VideoView(TypedDict):
     """A video."""
 
     bytes: NotRequired[int | None]
-    """Length of the file in bytes; null until the file is known."""
+    """Length of the file in bytes; None until the file is known."""
 
     codec: NotRequired[str | None]
-    """The codec, such as `h264`; null until the file was opened."""
+    """The codec, such as `h264`; None until the file was opened."""
 
     collection: str
     """The collection of its faces."""
 
     crawl_id: NotRequired[str | None]
-    """The crawl or scan that found the video; null if none did."""
+    """The crawl or scan that found the video; None if none did."""
 
     created_at: str
     """Time at which it was added."""
@@ -2115,13 +2115,13 @@ class VideoView(TypedDict):
     """Duration in milliseconds, if the file reports it."""
 
     finished_at: NotRequired[str | None]
-    """Time of its end; null while it has not ended."""
+    """Time of its end; None while it has not ended."""
 
     frames: int
     """Number of analysed frames."""
 
     height: NotRequired[int | None]
-    """Height of a frame as a player shows it, in pixels; null until a part was read."""
+    """Height of a frame as a player shows it, in pixels; None until a part was read."""
 
     id: str
     """Its id."""
@@ -2136,50 +2136,50 @@ class VideoView(TypedDict):
     """The page on which the crawl first found it."""
 
     people: NotRequired[int | None]
-    """Number of people; null until the whole video was read."""
+    """Number of people; None until the whole video was read."""
 
     read_ms: NotRequired[int | None]
     """Everything up to this time, in milliseconds, was read and is stored."""
 
     reason: NotRequired[str | None]
-    """Why the video could not be read, or not to its end; null if there is nothing to report."""
+    """Why the video could not be read, or not to its end; None if there is nothing to report."""
 
     retryable: bool
     """Whether it can be retried: it failed, and its file is kept or is at a URL that a caller sent.
     """
 
     sha256: NotRequired[str | None]
-    """SHA-256 hash of the file, in hexadecimal; null until the file is known."""
+    """SHA-256 hash of the file, in hexadecimal; None until the file is known."""
 
     source_url: NotRequired[str | None]
-    """The address of the file; null for an upload."""
+    """The address of the file; None for an upload."""
 
     started_at: NotRequired[str | None]
-    """The time from which the times of its tracks count, for a camera; null for a file."""
+    """The time from which the times of its tracks count, for a camera; None for a file."""
 
     state: VideoState
     """Its state."""
 
     stream: NotRequired[str | None]
-    """The camera whose faces of one day (UTC) these are; null for a file."""
+    """The camera whose faces of one day (UTC) these are; None for a file."""
 
     tolerance_ms: NotRequired[int | None]
     """Longest time, in milliseconds, by which a face is visible before the start or after the end
-    of its track; null if the distance between analysed frames has no limit.
+    of its track; None if the distance between analysed frames has no limit.
     """
 
     unidentified_tracks: int
     """Number of tracks that are not stored, because no face of them can be recognised."""
 
     width: NotRequired[int | None]
-    """Width of a frame as a player shows it, in pixels; null until a part was read."""
+    """Width of a frame as a player shows it, in pixels; None until a part was read."""
 
 
 class VideoList(TypedDict):
     """A page of videos, newest first."""
 
     next_cursor: NotRequired[str | None]
-    """Send it as `cursor` to get the next page; null on the last page."""
+    """Send it as `cursor` to get the next page; None on the last page."""
 
     videos: list[VideoView]
 
@@ -2200,7 +2200,7 @@ class WatchlistView(TypedDict):
     """Time of creation."""
 
     expires_at: NotRequired[str | None]
-    """Time from which new faces are not compared with it; null if it does not expire."""
+    """Time from which new faces are not compared with it; None if it does not expire."""
 
     face_count: int
     """Number of watched faces, without those of the subjects."""
@@ -2218,7 +2218,7 @@ class WatchlistView(TypedDict):
     """Why these people are watched."""
 
     quality_profile: NotRequired[str | None]
-    """Quality profile that a new face must meet; null for the profile with which it was stored."""
+    """Quality profile that a new face must meet; None for the profile with which it was stored."""
 
     subject_count: int
     """Number of watched subjects."""
@@ -2229,7 +2229,7 @@ class WatchlistView(TypedDict):
     """
 
     webhook: NotRequired[str | None]
-    """The URL that receives the alerts; null if there is none."""
+    """The URL that receives the alerts; None if there is none."""
 
 
 class WatchlistDetail(WatchlistView):
@@ -2246,7 +2246,7 @@ class WatchlistList(TypedDict):
     """A page of watchlists, newest first."""
 
     next_cursor: NotRequired[str | None]
-    """Send it as `cursor` to get the next page; null on the last page."""
+    """Send it as `cursor` to get the next page; None on the last page."""
 
     watchlists: list[WatchlistView]
 
