@@ -182,7 +182,7 @@ async fn assert_only_image(world: &World, side: i32, sources: usize) {
         exact: false,
         filter: store::index::scope::FaceFilter::default(),
         exclude_face: None,
-        with_subject: false,
+        assignment: store::index::scope::Assignment::Any,
     };
     let (hits, _) = world.store.faces().search(&query).await.unwrap();
     assert_eq!(hits.iter().map(|hit| hit.face.id).collect::<Vec<_>>(), [faces[0].id]);

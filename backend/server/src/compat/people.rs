@@ -1,5 +1,5 @@
 //! Operations that the APIs of other servers share. These APIs identify people by their names, and
-//! compare a face with the people who have a name.
+//! compare a face with all people who have a name.
 use super::similarity::similarity;
 use crate::auth::Caller;
 use crate::extract::image::{ImageSource, resolve};
@@ -12,8 +12,9 @@ use pipeline::{Analysis, AnalyzeOptions, AnalyzedFace};
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 use store::collections::Collection;
-use store::faces::search::SearchQuery;
-use store::index::scope::FaceFilter;
+use store::faces::FaceSubject;
+use store::faces::search::{Hit, SearchQuery};
+use store::index::scope::{Assignment, FaceFilter};
 use store::keys::audit::Action;
 use store::people::{NewSubject, Subject, SubjectPatch};
 use store::retried;
@@ -22,9 +23,6 @@ use vision::Profile;
 
 /// Maximum number of faces of an image that are returned. The largest faces are kept.
 const MAX_FACES: usize = 100;
-/// Maximum number of people, including clusters, that a search reads. Clusters have no name, so
-/// people with a name who rank below this number are not found.
-const MAX_PEOPLE: i64 = 1_000;
 /// Maximum number of names in a list.
 const MAX_NAMES: i64 = 100_000;
 
@@ -198,38 +196,26 @@ impl<'a> People<'a> {
 
     async fn nearest(&self, embedding: &[f32], limit: usize) -> Result<Vec<Candidate>> {
         let store = self.caller.store();
-        let mut people = i64::try_from(limit).unwrap_or(MAX_PEOPLE).clamp(1, MAX_PEOPLE);
-        loop {
-            let query = SearchQuery {
-                collection_id: self.collection.id,
-                embedding: embedding.to_vec(),
-                model_id: self.state.services.face_store.model_id(),
-                // The client compares the similarity with its own threshold.
-                threshold: -1.0,
-                limit: people,
-                exact: false,
-                filter: FaceFilter::default(),
-                exclude_face: None,
-                with_subject: true,
-            };
-            let (hits, _) = retried("search", || store.faces().search_people(&query)).await?;
-            let has_all = (hits.len() as i64) < people;
-            let mut names = HashSet::new();
-            let mut candidates: Vec<Candidate> = hits
-                .into_iter()
-                .filter_map(|(hit, subject)| {
-                    let name = subject.name?;
-                    names
-                        .insert(name.to_lowercase())
-                        .then(|| Candidate { similarity: self.similarity(hit.similarity), name })
-                })
-                .collect();
-            if candidates.len() >= limit || has_all || people >= MAX_PEOPLE {
-                candidates.truncate(limit);
-                return Ok(candidates);
-            }
-            people = people.saturating_mul(8).min(MAX_PEOPLE);
-        }
+        let query = SearchQuery {
+            collection_id: self.collection.id,
+            embedding: embedding.to_vec(),
+            model_id: self.state.services.face_store.model_id(),
+            // The client compares the similarity with its own threshold.
+            threshold: -1.0,
+            limit: i64::try_from(limit.max(1)).unwrap_or(i64::MAX),
+            exact: false,
+            filter: FaceFilter::default(),
+            exclude_face: None,
+            assignment: Assignment::Named,
+        };
+        let (hits, _) = retried("search", || store.faces().search_people(&query)).await?;
+        let mut names = HashSet::new();
+        let candidate = |(hit, subject): (Hit, FaceSubject)| {
+            let name = subject.name?;
+            let is_first = names.insert(name.to_lowercase());
+            is_first.then(|| Candidate { similarity: self.similarity(hit.similarity), name })
+        };
+        Ok(hits.into_iter().filter_map(candidate).collect())
     }
 }
 

@@ -2,7 +2,7 @@
 //! collection and one embedding model. The statements that compare embeddings are in `index`.
 use crate::db::values::{check_embedding, floats};
 use crate::faces::{Face, FaceSubject};
-use crate::index::scope::{Access, FaceFilter, FaceScope, Scope, images_of_small_site};
+use crate::index::scope::{Access, Assignment, FaceFilter, FaceScope, Scope, images_of_small_site};
 use crate::index::{EmbeddingModel, Nearest, NearestFaces, Similar};
 use crate::store::Faces;
 use crate::{StoreError, index};
@@ -25,8 +25,8 @@ pub struct SearchQuery {
     pub filter: FaceFilter,
     /// Excludes this face (for a search by `face_id`).
     pub exclude_face: Option<Uuid>,
-    /// Only faces that belong to a subject.
-    pub with_subject: bool,
+    /// The subjects whose faces are compared.
+    pub assignment: Assignment,
 }
 
 #[derive(Clone, Debug)]
@@ -85,7 +85,7 @@ impl Faces<'_> {
             )
             .await?,
             exclude_face: query.exclude_face,
-            with_subject: query.with_subject,
+            assignment: query.assignment,
             ..FaceScope::all(query.collection_id, query.model_id)
         };
         let exact = query.exact || !self.uses_index(&scope, limit).await?;
@@ -135,8 +135,12 @@ impl Faces<'_> {
         // Many faces can belong to the same person. Read more faces until there are enough people
         // or no more faces.
         let mut faces = query.limit.max(1).saturating_mul(FACES_PER_SUBJECT);
+        let assignment = match query.assignment {
+            Assignment::Any => Assignment::Subject,
+            assignment => assignment,
+        };
         loop {
-            let step = SearchQuery { limit: faces, with_subject: true, ..query.clone() };
+            let step = SearchQuery { limit: faces, assignment, ..query.clone() };
             let (hits, exact) = self.search(&step).await?;
             let has_all = (hits.len() as i64) < faces;
             let ids: Vec<Uuid> = hits.iter().map(|hit| hit.face.id).collect();

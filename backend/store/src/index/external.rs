@@ -17,7 +17,7 @@ use crate::index::engine::{
     EngineError, EngineFace, EngineFilter, EngineHit, EngineQuery, FaceSet, VectorEngine, search_candidates,
 };
 use crate::index::external::follow::{Row, read_rows};
-use crate::index::scope::{FaceFilter, FaceScope};
+use crate::index::scope::{Assignment, FaceFilter, FaceScope};
 use crate::index::{
     AllSimilar, FaceIndex, Nearest, NearestFaces, Neighbours, Pair, Pgvector, Similar, changes,
 };
@@ -168,7 +168,7 @@ impl ExternalIndex {
 
     /// Returns fewer faces than requested if too few of the engine's candidates are in scope.
     async fn nearest_by_engine(&self, query: &Nearest<'_>) -> Result<NearestFaces, StoreError> {
-        let candidates = match requires_rows(&query.scope.filter) {
+        let candidates = match requires_rows(query.scope) {
             true => query.limit.saturating_mul(CANDIDATES_TO_CHECK),
             false => query.limit.saturating_add((query.limit / (100 / EXTRA_PERCENT)).max(MIN_EXTRA)),
         };
@@ -277,7 +277,7 @@ impl FaceIndex for ExternalIndex {
             let faces = index::nearest(&self.pool, query).await?;
             return Ok(NearestFaces { faces, exact: true });
         }
-        if requires_rows(&query.scope.filter) {
+        if requires_rows(query.scope) {
             return self.nearest_by_rows(query).await;
         }
         match self.nearest_by_engine(query).await {
@@ -345,7 +345,7 @@ fn engine_filter(scope: &FaceScope) -> EngineFilter {
         collection_id: scope.collection_id,
         min_quality: scope.filter.min_quality,
         omit_failed: scope.omit_failed,
-        with_subject: scope.with_subject,
+        with_subject: scope.assignment != Assignment::Any,
         since_us: scope.filter.since.map(to_microseconds),
         until_us: scope.filter.until.map(to_microseconds),
     }
@@ -356,9 +356,11 @@ fn to_microseconds(time: OffsetDateTime) -> i64 {
     i64::try_from(time.unix_timestamp_nanos().div_euclid(1_000)).unwrap_or(i64::MAX)
 }
 
-/// Returns whether a part of the filter can be applied only to the rows.
-fn requires_rows(filter: &FaceFilter) -> bool {
-    filter.crawl_id.is_some() || filter.site.is_some()
+/// Returns whether a part of the scope can be applied only to the rows.
+fn requires_rows(scope: &FaceScope) -> bool {
+    let FaceFilter { crawl_id, site, .. } = &scope.filter;
+    let is_in_engine = matches!(scope.assignment, Assignment::Any | Assignment::Subject);
+    crawl_id.is_some() || site.is_some() || !is_in_engine
 }
 
 /// Number of faces that are compared in one step.

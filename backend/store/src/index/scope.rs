@@ -75,6 +75,37 @@ pub(crate) enum Access {
     EachFace,
 }
 
+/// Condition on the subject of a face.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Assignment {
+    /// None: also faces without a subject.
+    #[default]
+    Any,
+    /// It has a subject, a person or a cluster.
+    Subject,
+    /// A user enrolled the person.
+    Enrolled,
+    /// The person has a name.
+    Named,
+}
+
+impl Assignment {
+    fn condition(self) -> Option<&'static str> {
+        match self {
+            Self::Any => None,
+            Self::Subject => Some("exists (select 1 from subject_faces sf where sf.face_id = f.id)"),
+            Self::Enrolled => Some(
+                "exists (select 1 from subject_faces sf join subjects p on p.id = sf.subject_id
+                         where sf.face_id = f.id and p.origin = 'enrolled')",
+            ),
+            Self::Named => Some(
+                "exists (select 1 from subject_faces sf join subjects p on p.id = sf.subject_id
+                         where sf.face_id = f.id and p.name is not null)",
+            ),
+        }
+    }
+}
+
 /// The faces that a search or a clustering compares with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaceScope {
@@ -87,7 +118,7 @@ pub struct FaceScope {
     /// Omits faces that failed their quality profile.
     pub omit_failed: bool,
     pub exclude_face: Option<Uuid>,
-    pub with_subject: bool,
+    pub assignment: Assignment,
 }
 
 impl FaceScope {
@@ -99,7 +130,7 @@ impl FaceScope {
             site_images: None,
             omit_failed: false,
             exclude_face: None,
-            with_subject: false,
+            assignment: Assignment::Any,
         }
     }
 
@@ -115,8 +146,8 @@ impl FaceScope {
         if let Some(face) = self.exclude_face {
             sql.push(" and f.id <> ").push_bind(face);
         }
-        if self.with_subject {
-            sql.push(" and exists (select 1 from subject_faces sf where sf.face_id = f.id)");
+        if let Some(condition) = self.assignment.condition() {
+            sql.push(" and ").push(condition);
         }
     }
 }
@@ -297,7 +328,7 @@ pub(crate) struct Scope {
     pub(crate) stored: (Option<i64>, Option<i64>),
     /// The minimum quality, as bits.
     pub(crate) quality: Option<u32>,
-    pub(crate) with_subject: bool,
+    pub(crate) assignment: Assignment,
 }
 
 impl From<&FaceScope> for Scope {
@@ -311,7 +342,7 @@ impl From<&FaceScope> for Scope {
             site: filter.site.clone(),
             stored: (filter.since.map(minute), filter.until.map(minute)),
             quality: filter.min_quality.map(f32::to_bits),
-            with_subject: scope.with_subject,
+            assignment: scope.assignment,
         }
     }
 }

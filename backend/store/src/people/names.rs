@@ -87,16 +87,4 @@ impl People<'_> {
         .fetch_all(executor)
         .await?)
     }
-
-    /// Returns those of the subjects that a user enrolled. The others are clusters.
-    pub async fn enrolled_among(
-        self,
-        executor: impl PgExecutor<'_>,
-        subjects: &[Uuid],
-    ) -> Result<Vec<Uuid>, StoreError> {
-        Ok(sqlx::query_scalar("select id from subjects where id = any($1) and origin = 'enrolled'")
-            .bind(subjects)
-            .fetch_all(executor)
-            .await?)
-    }
 }

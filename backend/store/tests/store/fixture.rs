@@ -12,7 +12,7 @@ use store::erasures::{ErasureRecord, Plan, Target};
 use store::faces::NewFace;
 use store::faces::search::{Hit, SearchQuery};
 use store::images::NewImage;
-use store::index::scope::FaceFilter;
+use store::index::scope::{Assignment, FaceFilter};
 use store::index::{EmbeddingModel, Pgvector};
 use store::people::NewSubject;
 use store::videos::tracks::{NewFrame, NewTrack, ShotFace};
@@ -439,7 +439,7 @@ pub(crate) fn query(collection_id: Uuid, model_id: i32, embedding: Vec<f32>) -> 
         exact: false,
         filter: FaceFilter::default(),
         exclude_face: None,
-        with_subject: false,
+        assignment: Assignment::Any,
     }
 }
 

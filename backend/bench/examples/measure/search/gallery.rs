@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use store::Store;
 use store::erasures::Target;
 use store::faces::search::SearchQuery;
-use store::index::scope::FaceFilter;
+use store::index::scope::{Assignment, FaceFilter};
 use testing::embeddings::{Random, displace, normalize};
 use testing::rows;
 use tokio::task::JoinSet;
@@ -92,7 +92,7 @@ impl Gallery {
             limit: RESULTS,
             exact: self.exact,
             filter: FaceFilter { min_quality, ..FaceFilter::default() },
-            with_subject: false,
+            assignment: Assignment::Any,
             exclude_face: None,
         }
     }

@@ -25,7 +25,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use store::StoreError;
 use store::faces::search::SearchQuery;
-use store::index::scope::FaceFilter;
+use store::index::scope::{Assignment, FaceFilter};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 use vision::Profile;
@@ -360,20 +360,14 @@ impl Inner {
             exact: false,
             filter: FaceFilter::default(),
             exclude_face: None,
-            with_subject: true,
+            assignment: Assignment::Enrolled,
         };
         let (people, _) = store.faces().search_people(&query).await?;
-        if people.is_empty() {
-            return Ok(Vec::new());
-        }
-        let ids: Vec<Uuid> = people.iter().map(|(_, subject)| subject.subject_id).collect();
-        let enrolled = store.people().enrolled_among(store.pool(), &ids).await?;
-        let people = people.into_iter().filter(|(_, subject)| enrolled.contains(&subject.subject_id));
         let person = |(hit, subject): (store::faces::search::Hit, store::faces::FaceSubject)| SimilarPerson {
             subject_id: Some(subject.subject_id),
             name: subject.name,
             similarity: hit.similarity,
         };
-        Ok(people.map(person).collect())
+        Ok(people.into_iter().map(person).collect())
     }
 }

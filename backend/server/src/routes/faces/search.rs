@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 use store::faces::FaceSubject;
 use store::faces::search::{Hit, SearchQuery};
-use store::index::scope::FaceFilter;
+use store::index::scope::{Assignment, FaceFilter};
 use store::keys::audit::Action;
 use store::{Store, StoreError, retried};
 use time::OffsetDateTime;
@@ -192,7 +192,7 @@ pub(super) async fn search_faces(
         exact: params.exact.unwrap_or(false) || !is_caught_up,
         filter: conditions,
         exclude_face: probe.face,
-        with_subject: false,
+        assignment: Assignment::Any,
     };
     let group_by = params.group_by.unwrap_or_default();
     let lag = retried("index_lag", || store.faces().index_lag()).await?;

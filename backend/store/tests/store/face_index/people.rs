@@ -5,6 +5,7 @@ use store::Store;
 use store::faces::NewFace;
 use store::faces::search::SearchQuery;
 use store::index::EmbeddingModel;
+use store::index::scope::Assignment;
 use store::people::NewSubject;
 use store::people::clusters::ClusterScope;
 use uuid::Uuid;
@@ -12,6 +13,7 @@ use uuid::Uuid;
 super::suite!(
     subject_search_returns_best_face_of_each_subject,
     subject_search_ignores_unassigned_faces,
+    enrolled_and_named_people_are_found_behind_many_clusters,
     neighbours_come_from_scope_with_their_similarities,
     neighbours_in_large_collection_come_from_index,
 );
@@ -73,6 +75,39 @@ async fn subject_search_ignores_unassigned_faces<I: Implementation>() {
         world.catch_up().await;
         assert_eq!(people(store, &query).await, expected);
     }
+}
+
+async fn enrolled_and_named_people_are_found_behind_many_clusters<I: Implementation>() {
+    let world = World::<I>::create().await.with_exact_limit(1);
+    let store = &world.store;
+    let (collection, model) = fixture::default_and_model(store, DIMENSIONS as i32).await;
+    let gallery = gallery(store, collection, &model, 60, 9).await;
+    let probe = gallery[0].1.clone();
+    let order = brute_force(&gallery, &probe, -1.0, 60);
+    for (face, _) in &order[..56] {
+        fixture::person(store, collection, &fixture::unnamed_subject(), &[*face]).await;
+    }
+    fixture::run(store, "update subjects set origin = 'cluster'".into()).await.unwrap();
+    let named = |name: &str| NewSubject { name: Some(name.into()), ..fixture::unnamed_subject() };
+    let mut people_by_distance = Vec::new();
+    for (new, (face, _)) in [fixture::unnamed_subject(), named("a"), fixture::unnamed_subject(), named("b")]
+        .iter()
+        .zip(&order[56..])
+    {
+        people_by_distance.push(fixture::person(store, collection, new, &[*face]).await);
+    }
+    world.catch_up().await;
+    let [first, second, _, fourth] = people_by_distance[..] else { panic!("four people") };
+    for (assignment, limit, expected) in [
+        (Assignment::Enrolled, 2, [first, second]),
+        (Assignment::Named, 2, [second, fourth]),
+        (Assignment::Named, 50, [second, fourth]),
+    ] {
+        let query = SearchQuery { limit, assignment, ..query(collection, model.id, probe.clone()) };
+        assert_eq!(people(store, &query).await, expected, "{assignment:?} {limit}");
+    }
+    let nearest = SearchQuery { limit: 1, ..query(collection, model.id, probe) };
+    assert!(!people_by_distance.contains(&people(store, &nearest).await[0]), "a cluster is nearest");
 }
 
 #[testing::test]
