@@ -3,7 +3,11 @@ use crate::common::service::{Service, TestFolder, client, get, wait_until};
 use futures::future::join_all;
 use serde_json::Value;
 use std::process::Command;
+use std::time::Duration;
 use testing::{DeviceLoss, TestDatabase};
+
+/// Maximum time of an analysis on the software GPU.
+const MAX_ANALYSIS: Duration = Duration::from_secs(600);
 
 /// Returns a command that starts the service with all operations on the software GPU.
 fn gpu_service(folder: &TestFolder, database: &TestDatabase, settings: &[(&str, &str)]) -> Command {
@@ -13,6 +17,8 @@ fn gpu_service(folder: &TestFolder, database: &TestDatabase, settings: &[(&str, 
     // A square canvas, so that the CPU and the software GPU process the same input. A larger canvas
     // takes seconds on SwiftShader.
     command.env("DETECTION_CANVAS", "square").env("DETECTION_SIZE", "320").env("GPU_BATCH_SIZE", "1");
+    // The software GPU is slow if other tests use the processor.
+    command.env("REQUEST_TIMEOUT_SECONDS", MAX_ANALYSIS.as_secs().to_string());
     command.env("DETECTION_PASSES", "single").env("CPU_BACKEND", "onnxruntime").envs(settings.to_vec());
     command
 }
@@ -20,7 +26,7 @@ fn gpu_service(folder: &TestFolder, database: &TestDatabase, settings: &[(&str, 
 async fn post_drawing(base: &str, image: &str) -> reqwest::Response {
     let request = client().post(format!("{base}/faces/detect?quality_profile=standard"));
     let request = request.header("content-type", "image/jpeg").body(testing::drawing(image));
-    request.send().await.unwrap()
+    request.timeout(MAX_ANALYSIS).send().await.unwrap()
 }
 
 async fn detect(base: &str, image: &str) -> Vec<Value> {
