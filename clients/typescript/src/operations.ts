@@ -75,7 +75,7 @@ export interface ListAuditParameters {
   collection?: string;
   /** Only records of this key. */
   key_id?: string;
-  /** Only records of the person whom a proxy named so (`AUTH=proxy`). */
+  /** Only records of the person with this name, as the proxy sent it (`AUTH=proxy`). */
   person?: string;
   /** Only records of this action, such as `face.search` or `collection.delete`. */
   action?: 
@@ -245,8 +245,8 @@ export interface ListFacesParameters {
 /** Parameters of `compareFaces`. */
 export interface CompareFacesParameters {
   /**
-   * Minimum similarity at which `match` is true; the default is that of the collection, else of the
-   * embedding model. From -1 to 1.
+   * Minimum similarity at which `match` is true; the default is that of the collection, else
+   * `MATCH_THRESHOLD`, else that of the embedding model. From -1 to 1.
    */
   threshold?: number;
   /** Minimum `det_score` of a face. From 0.1 to 1. */
@@ -1546,7 +1546,8 @@ export abstract class Operations extends Transport {
   }
 
   /**
-   * Create a key with at most the permissions of the caller, who is a key or a person.
+   * Create a key with at most the permissions of the caller's key or of the person who is signed
+   * on.
    *
    * The new key can have only scopes of the caller. It can access only collections that the caller
    * can access. It expires no later than the key of the caller, and has no higher limit of
@@ -1634,7 +1635,8 @@ export abstract class Operations extends Transport {
 
   /**
    * Return the next frame of a camera as a picture, and record this in the audit log. Only the
-   * process that watches the camera has its frames; `holder` of the camera names it.
+   * process that watches the camera has its frames; `holder` of the camera names it. A process of
+   * `facecrawl worker` serves no pictures.
    *
    * Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
    */
@@ -1697,7 +1699,8 @@ export abstract class Operations extends Transport {
    * found by the name in the collection, or created with the first face. A file that is already
    * enrolled is not stored again, so an import can be repeated. A face is not enrolled if its
    * similarity to another enrolled person reaches the match threshold and is at least that to its
-   * own person, unless `allow_similar` is set.
+   * own person, unless `allow_similar` is set. The report names the similar person only if the
+   * caller also has the scope `search`. The audit log records each import, including dry runs.
    *
    * An archive has at most 512 MiB and 10,000 entries, and its files at most 2 GiB in total. Hidden
    * files, and files of folders that are not images, are ignored. The response is a stream of lines

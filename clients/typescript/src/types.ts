@@ -137,9 +137,9 @@ export interface ClusterBody {
   any_quality?: boolean | null;
   /**
    * Minimum mean similarity of the faces of two clusters at which the clusters are merged. The
-   * default is the match threshold of the collection, else of the embedding model, plus the margin
-   * of the model. Higher values split one person into several clusters; lower values merge
-   * different people. From -1 to 1.
+   * default is the match threshold of the collection, else `MATCH_THRESHOLD`, else that of the
+   * embedding model, plus the margin of the model. Higher values split one person into several
+   * clusters; lower values merge different people. From -1 to 1.
    */
   threshold?: number | null;
 }
@@ -452,8 +452,9 @@ export interface CreateWatchlist {
   /** The collection; the default is the collection of the key, else `default`. */
   collection?: string | null;
   /**
-   * Seconds after an alert about a subject, a watched face or an unknown face in which further
-   * alerts about it are stored, but not delivered. From 0 to 2,592,000. The default is `0`.
+   * Seconds after an alert about a subject or a watched face in which further alerts about it are
+   * stored, but not delivered. All unknown faces count as one person. From 0 to 2,592,000. The
+   * default is `0`.
    */
   cooldown_seconds?: number | null;
   /** Time from which new faces are not compared with it. */
@@ -1432,8 +1433,8 @@ export type SearchBody = {
    */
   site?: string | null;
   /**
-   * Minimum similarity; the default is that of the collection, else of the embedding model. From -1
-   * to 1.
+   * Minimum similarity; the default is that of the collection, else `MATCH_THRESHOLD`, else that of
+   * the embedding model. From -1 to 1.
    */
   threshold?: number | null;
   /** Only faces stored before this time. */

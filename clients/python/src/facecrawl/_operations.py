@@ -191,7 +191,7 @@ class Operations(Transport):
         Args:
             collection: Only records of this collection, by name.
             key_id: Only records of this key.
-            person: Only records of the person whom a proxy named so (`AUTH=proxy`).
+            person: Only records of the person with this name, as the proxy sent it (`AUTH=proxy`).
             action: Only records of this action, such as `face.search` or `collection.delete`.
             since: Only records from this time or later.
             until: Only records from before this time.
@@ -364,9 +364,10 @@ class Operations(Transport):
             any_quality: Also cluster faces that failed their quality profile. Such faces are often
                 assigned to the wrong person.
             threshold: Minimum mean similarity of the faces of two clusters at which the clusters
-                are merged. The default is the match threshold of the collection, else of the
-                embedding model, plus the margin of the model. Higher values split one person into
-                several clusters; lower values merge different people.
+                are merged. The default is the match threshold of the collection, else
+                `MATCH_THRESHOLD`, else that of the embedding model, plus the margin of the model.
+                Higher values split one person into several clusters; lower values merge different
+                people.
         """
         fields = given(any_quality=any_quality, threshold=threshold)
         request = Request("POST", f"/collections/{segment(id)}/cluster", body=json_body(fields))
@@ -835,7 +836,7 @@ class Operations(Transport):
             image_a: The first image; see `facecrawl.Image`.
             image_b: The second image; see `facecrawl.Image`.
             threshold: Minimum similarity at which `match` is true; the default is that of the
-                collection, else of the embedding model.
+                collection, else `MATCH_THRESHOLD`, else that of the embedding model.
             min_score: Minimum `det_score` of a face.
             face_a: Index of the face in the first image, by descending score, starting at 0.
             face_b: Index of the face in the second image, as for `face_a`.
@@ -1311,7 +1312,8 @@ class Operations(Transport):
         self, *, collection: str | None, name: str, scopes: Sequence[Scope],
         expires_at: Time | None = None, requests_per_minute: int | None = None,
     ) -> CreatedKey:
-        """Create a key with at most the permissions of the caller, who is a key or a person.
+        """Create a key with at most the permissions of the caller's key or of the person who is
+        signed on.
 
         The new key can have only scopes of the caller. It can access only collections that the
         caller can access. It expires no later than the key of the caller, and has no higher limit
@@ -1405,7 +1407,8 @@ class Operations(Transport):
 
     def get_stream_still(self, id: str) -> bytes:
         """Return the next frame of a camera as a picture, and record this in the audit log. Only
-        the process that watches the camera has its frames; `holder` of the camera names it.
+        the process that watches the camera has its frames; `holder` of the camera names it. A
+        process of `facecrawl worker` serves no pictures.
 
         Requires the scope `watch` if the service runs with `AUTH=keys` or `AUTH=proxy`.
 
@@ -1493,7 +1496,9 @@ class Operations(Transport):
         found by the name in the collection, or created with the first face. A file that is already
         enrolled is not stored again, so an import can be repeated. A face is not enrolled if its
         similarity to another enrolled person reaches the match threshold and is at least that to
-        its own person, unless `allow_similar` is set.
+        its own person, unless `allow_similar` is set. The report names the similar person only if
+        the caller also has the scope `search`. The audit log records each import, including dry
+        runs.
 
         An archive has at most 512 MiB and 10,000 entries, and its files at most 2 GiB in total.
         Hidden files, and files of folders that are not images, are ignored. The response is a
@@ -2033,8 +2038,9 @@ class Operations(Transport):
             name: Its name, 1 to 200 characters, unique in the collection.
             purpose: Why these people are watched, 1 to 500 characters. The audit log records it.
             collection: The collection; the default is the collection of the key, else `default`.
-            cooldown_seconds: Seconds after an alert about a subject, a watched face or an unknown
-                face in which further alerts about it are stored, but not delivered.
+            cooldown_seconds: Seconds after an alert about a subject or a watched face in which
+                further alerts about it are stored, but not delivered. All unknown faces count as
+                one person.
             expires_at: Time from which new faces are not compared with it.
             faces: Ids of stored faces to watch.
             notify: `match`: a new face that resembles a watched subject or face creates an alert.
@@ -2764,7 +2770,9 @@ class AsyncOperations(AsyncTransport):
         self, *, collection: str | None, name: str, scopes: Sequence[Scope],
         expires_at: Time | None = None, requests_per_minute: int | None = None,
     ) -> CreatedKey:
-        """Create a key with at most the permissions of the caller, who is a key or a person."""
+        """Create a key with at most the permissions of the caller's key or of the person who is
+        signed on.
+        """
         fields = given(expires_at=expires_at, requests_per_minute=requests_per_minute)
         request = Request(
             "POST", "/keys",
@@ -2806,7 +2814,8 @@ class AsyncOperations(AsyncTransport):
 
     async def get_stream_still(self, id: str) -> bytes:
         """Return the next frame of a camera as a picture, and record this in the audit log. Only
-        the process that watches the camera has its frames; `holder` of the camera names it.
+        the process that watches the camera has its frames; `holder` of the camera names it. A
+        process of `facecrawl worker` serves no pictures.
         """
         return await self._bytes(Request("GET", f"/streams/{segment(id)}/still"))
 

@@ -445,9 +445,9 @@ class ClusterBody(TypedDict):
 
     threshold: NotRequired[float | None]
     """Minimum mean similarity of the faces of two clusters at which the clusters are merged. The
-    default is the match threshold of the collection, else of the embedding model, plus the margin
-    of the model. Higher values split one person into several clusters; lower values merge different
-    people.
+    default is the match threshold of the collection, else `MATCH_THRESHOLD`, else that of the
+    embedding model, plus the margin of the model. Higher values split one person into several
+    clusters; lower values merge different people.
     """
 
 
@@ -887,8 +887,8 @@ class CreateWatchlist(TypedDict):
     """The collection; the default is the collection of the key, else `default`."""
 
     cooldown_seconds: NotRequired[int | None]
-    """Seconds after an alert about a subject, a watched face or an unknown face in which further
-    alerts about it are stored, but not delivered.
+    """Seconds after an alert about a subject or a watched face in which further alerts about it are
+    stored, but not delivered. All unknown faces count as one person.
     """
 
     expires_at: NotRequired[str | None]
