@@ -442,6 +442,23 @@ def test_reconnection_ends_after_the_maximum_time(scripted, monkeypatch, kind):
 
 
 @KINDS
+def test_reconnection_ends_if_the_service_stays_silent(scripted, monkeypatch, kind):
+    monkeypatch.setattr("facecrawl._streams.RECONNECT_SECONDS", 1.0)
+    monkeypatch.setattr("facecrawl._streams.LASTING_SECONDS", 0.1)
+    monkeypatch.setattr("facecrawl._transport.EVENT_TIMEOUT", 0.2)
+    ended = threading.Event()
+
+    def answer(request):
+        start_stream(request, "text/event-stream")
+        assert ended.wait(20)
+        request.close_connection = True
+
+    with pytest.raises(facecrawl.ConnectionFailed, match="before the response was complete"):
+        call(kind, scripted(answer).url, "follow_crawl", "c")
+    ended.set()
+
+
+@KINDS
 def test_a_login_page_ends_reconnection(scripted, kind):
     seen = []
 

@@ -49,7 +49,8 @@ An array has the type uint8 and the shape (height, width, 3) in the order red, g
 (height, width) for grey. OpenCV returns blue, green, red; reverse it with `array[:, :, ::-1]`.
 Images of Pillow and arrays are sent as their pixels are: an orientation in EXIF is not applied.
 
-`AsyncClient` reads and encodes images in a thread. Do not change one before the call returns.
+`AsyncClient` reads and encodes images in a thread. Do not change the image or the array before the
+call returns.
 """
 
 Upload = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, BinaryIO]

@@ -147,8 +147,10 @@ class Follower:
     def connected(self) -> None:
         self._connected_at = time.monotonic()
 
-    def disconnected(self) -> None:
-        if time.monotonic() - self._connected_at >= LASTING_SECONDS:
+    def disconnected(self, failure: httpx.TransportError | None) -> None:
+        # The service sends something every few seconds, so a connection that was silent has failed.
+        is_silent = isinstance(failure, httpx.ReadTimeout)
+        if not is_silent and time.monotonic() - self._connected_at >= LASTING_SECONDS:
             self._failures = 0
 
     def wait(self, error: Error) -> float:
@@ -232,12 +234,13 @@ class Events(Stream[Event[T]]):
                     yield from reader.feed(chunk)
                     if reader.is_done:
                         return
-                error: Error = ended_early()
-            except httpx.TransportError as failure:
-                error = ended_early(failure)
+                failure = None
+            except httpx.TransportError as raised:
+                failure = raised
             finally:
                 self._response.close()
-            reader.disconnected()
+            error: Error = ended_early(failure)
+            reader.disconnected(failure)
             while True:
                 time.sleep(reader.wait(error))
                 try:
@@ -309,12 +312,13 @@ class AsyncEvents(AsyncStream[Event[T]]):
                         yield event
                     if reader.is_done:
                         return
-                error: Error = ended_early()
-            except httpx.TransportError as failure:
-                error = ended_early(failure)
+                failure = None
+            except httpx.TransportError as raised:
+                failure = raised
             finally:
                 await self._response.aclose()
-            reader.disconnected()
+            error: Error = ended_early(failure)
+            reader.disconnected(failure)
             while True:
                 await asyncio.sleep(reader.wait(error))
                 try:
