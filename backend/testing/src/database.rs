@@ -99,6 +99,11 @@ impl TestDatabase {
         self.lock("begin; lock table subjects in access exclusive mode").await
     }
 
+    /// Works like [`Self::lock_faces`] for the table `subject_faces`.
+    pub async fn lock_assignments(&self) -> TableLock {
+        self.lock("begin; lock table subject_faces in access exclusive mode").await
+    }
+
     async fn lock(&self, statements: &'static str) -> TableLock {
         let mut connection = self.connection().await;
         sqlx::raw_sql(statements).execute(&mut connection).await.expect("the table can be locked");

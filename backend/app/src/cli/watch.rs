@@ -227,7 +227,8 @@ async fn find_subject(store: &Store, collection: &Collection, subject: &str) -> 
     if let Ok(id) = subject.parse() {
         return Ok(id);
     }
-    let reason = match store.people().with_name(store.pool(), collection.id, subject).await?[..] {
+    let name = pipeline::composed_name(subject);
+    let reason = match store.people().with_name(store.pool(), collection.id, &name).await?[..] {
         [id] => return Ok(id),
         [] => format!("there is no subject with the name {subject:?} in the collection {}", collection.name),
         _ => {

@@ -199,7 +199,7 @@ fn check_proxy(loaded: &LoadedConfig) -> Vec<ConfigError> {
     ] {
         if RESERVED_HEADERS.contains(&header.as_str()) {
             messages.push(format!(
-                "{setting}={header} ({}) is not possible, because the service uses this header itself; \
+                "{setting}={header} ({}) is not possible, because clients set this header themselves; \
                  allowed: a header that only the proxy sets, like Remote-User",
                 loaded.source(setting),
             ));

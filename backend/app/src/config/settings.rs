@@ -126,10 +126,11 @@ settings! {
             /// DeepStack and CodeProject.AI under `/v1/vision/face`. Unset: none.
             compat: Vec<Compat> = COMPAT, "", list(choice(COMPAT), "compreface and deepstack, comma-separated");
             /// `PUBLIC_HOSTS`: Further names of the service, with or without a port,
-            /// comma-separated: faces.example.org. They apply to requests without an API key.
-            /// Loopback names and the address of `HOST` are always allowed. A request with any
-            /// other host in its Host header is rejected with 421, which prevents DNS rebinding. *
-            /// allows every name. If a proxy replaces the Host header, list the public name here.
+            /// comma-separated: faces.example.org. They apply to each request with AUTH=none, and
+            /// to requests without an API key with AUTH=proxy. Loopback names and the address of
+            /// `HOST` are always allowed. A request with any other host in its Host header is
+            /// rejected with 421, which prevents DNS rebinding. * allows every name. If a proxy
+            /// replaces the Host header, list the public name here.
             public_hosts: Vec<PublicHost> = PUBLIC_HOSTS, "", list(typed("a host"), "host names like faces.example.org or faces.example.org:8443, comma-separated, or *");
             /// `MAX_IMAGE_MB`: Maximum size of an image file, uploaded or fetched, in MiB.
             max_image_mb: u32 = MAX_IMAGE_MB, "25", number(1..=1024);

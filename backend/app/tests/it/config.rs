@@ -298,7 +298,7 @@ fn sign_on_needs_proxies_groups_and_safe_headers() {
         .assert_error(&["must be different headers"]);
     for header in ["Authorization", "x-api-key", "Origin", "Host"] {
         for name in ["AUTH_PROXY_USER_HEADER", "AUTH_PROXY_GROUPS_HEADER"] {
-            layers().env(name, header).assert_error(&[name, "the service uses this header itself"]);
+            layers().env(name, header).assert_error(&[name, "clients set this header themselves"]);
         }
     }
 }

@@ -310,6 +310,9 @@ impl AnalyzedFile {
         };
         if let (Person::Named(_), false) = (target.person, is_new) {
             let sha256 = self.sha256();
+            // Otherwise, two transactions could enrol the file for different people, and the second
+            // would move the face.
+            store.people().lock_file(tx.conn(), collection, sha256).await?;
             let known = store.people().enrolled_faces_of_file(&mut *tx.conn(), collection, sha256).await?;
             if let Some(other) = known.into_iter().find(|face| face.subject_id != subject) {
                 return Ok(Stored::OtherPerson(other));

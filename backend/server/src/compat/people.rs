@@ -23,6 +23,8 @@ use vision::Profile;
 
 /// Maximum number of faces of an image that are returned. The largest faces are kept.
 const MAX_FACES: usize = 100;
+/// Maximum number of people that a search reads to find enough different names.
+const MAX_PEOPLE: i64 = 1_000;
 /// Maximum number of names in a list.
 const MAX_NAMES: i64 = 100_000;
 
@@ -196,7 +198,7 @@ impl<'a> People<'a> {
 
     async fn nearest(&self, embedding: &[f32], limit: usize) -> Result<Vec<Candidate>> {
         let store = self.caller.store();
-        let query = SearchQuery {
+        let mut query = SearchQuery {
             collection_id: self.collection.id,
             embedding: embedding.to_vec(),
             model_id: self.state.services.face_store.model_id(),
@@ -208,14 +210,23 @@ impl<'a> People<'a> {
             exclude_face: None,
             assignment: Assignment::Named,
         };
-        let (hits, _) = retried("search", || store.faces().search_people(&query)).await?;
-        let mut names = HashSet::new();
-        let candidate = |(hit, subject): (Hit, FaceSubject)| {
-            let name = subject.name?;
-            let is_first = names.insert(name.to_lowercase());
-            is_first.then(|| Candidate { similarity: self.similarity(hit.similarity), name })
-        };
-        Ok(hits.into_iter().filter_map(candidate).collect())
+        loop {
+            let (hits, _) = retried("search", || store.faces().search_people(&query)).await?;
+            let has_all = (hits.len() as i64) < query.limit;
+            let mut names = HashSet::new();
+            let candidate = |(hit, subject): (Hit, FaceSubject)| {
+                let name = subject.name?;
+                let is_first = names.insert(name.to_lowercase());
+                is_first.then(|| Candidate { similarity: self.similarity(hit.similarity), name })
+            };
+            let mut candidates: Vec<Candidate> = hits.into_iter().filter_map(candidate).collect();
+            // Several people can have one name.
+            if candidates.len() >= limit || has_all || query.limit >= MAX_PEOPLE {
+                candidates.truncate(limit);
+                return Ok(candidates);
+            }
+            query.limit = query.limit.saturating_mul(2).min(MAX_PEOPLE);
+        }
     }
 }
 

@@ -114,6 +114,26 @@ async fn compreface_enrols_face_of_unnamed_cluster() {
 }
 
 #[testing::test]
+async fn file_registered_for_two_people_at_once_belongs_to_one() {
+    let app = App::spawn_with(Options { config: config(), ..Options::default() }).await;
+    let site = Site::new(&["ada.jpg"]).await;
+    app.crawl(&[site.page()]).await;
+    let mut lock = app.database.lock_assignments().await;
+    let add = async |name: &str| {
+        let path = format!("{FACES}?subject={name}");
+        app.post_parts(&path, &[("file", drawing("ada.jpg"))]).await.status().as_u16()
+    };
+    let release_when_both_wait = async {
+        while lock.count_waiting().await < 2 {
+            tokio::task::yield_now().await;
+        }
+        lock.release().await;
+    };
+    let (ada, ben, ()) = tokio::join!(add("Ada"), add("Ben"), release_when_both_wait);
+    assert_eq!((ada.min(ben), ada.max(ben)), (201, 409));
+}
+
+#[testing::test]
 async fn comparisons_with_examples_are_recorded() {
     let app = app().await;
     let id = app.add_example("Ada", "ada.jpg").await.text("image_id").to_owned();

@@ -25,7 +25,7 @@ pub struct SearchQuery {
     pub filter: FaceFilter,
     /// Excludes this face (for a search by `face_id`).
     pub exclude_face: Option<Uuid>,
-    /// The subjects whose faces are compared.
+    /// The condition on the subjects of the compared faces.
     pub assignment: Assignment,
 }
 

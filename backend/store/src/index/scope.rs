@@ -75,33 +75,48 @@ pub(crate) enum Access {
     EachFace,
 }
 
-/// Condition on the subject of a face.
+/// The subjects to which a face may be assigned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Assignment {
-    /// None: also faces without a subject.
+    /// Faces with and without a subject.
     #[default]
     Any,
-    /// It has a subject, a person or a cluster.
+    /// Faces of people and of clusters.
     Subject,
-    /// A user enrolled the person.
+    /// Faces of people whom a user enrolled.
     Enrolled,
-    /// The person has a name.
+    /// Faces of people who have a name.
     Named,
 }
 
 impl Assignment {
-    fn condition(self) -> Option<&'static str> {
-        match self {
-            Self::Any => None,
-            Self::Subject => Some("exists (select 1 from subject_faces sf where sf.face_id = f.id)"),
-            Self::Enrolled => Some(
-                "exists (select 1 from subject_faces sf join subjects p on p.id = sf.subject_id
-                         where sf.face_id = f.id and p.origin = 'enrolled')",
-            ),
-            Self::Named => Some(
-                "exists (select 1 from subject_faces sf join subjects p on p.id = sf.subject_id
-                         where sf.face_id = f.id and p.name is not null)",
-            ),
+    /// Adds the condition after `and`.
+    fn push(self, sql: &mut QueryBuilder<Postgres>, access: Access, collection: Uuid) {
+        let people = match self {
+            Self::Any => return,
+            Self::Subject => {
+                sql.push(" and exists (select 1 from subject_faces sf where sf.face_id = f.id)");
+                return;
+            }
+            Self::Enrolled => "p.origin = 'enrolled'",
+            Self::Named => "p.name is not null",
+        };
+        match access {
+            // Reads the people first, and then only their faces. The planner has no statistics of
+            // names, so it would start from the faces, even if most of them are of clusters.
+            Access::All => {
+                sql.push(
+                    " and f.id = any(array(select sf.face_id from subject_faces sf where sf.subject_id = any(array(
+                         select p.id from subjects p where p.collection_id = ",
+                );
+                sql.push_bind(collection).push(format!(" and {people}))))"));
+            }
+            Access::EachFace => {
+                sql.push(format!(
+                    " and exists (select 1 from subject_faces sf join subjects p on p.id = sf.subject_id
+                                  where sf.face_id = f.id and {people})"
+                ));
+            }
         }
     }
 }
@@ -146,9 +161,7 @@ impl FaceScope {
         if let Some(face) = self.exclude_face {
             sql.push(" and f.id <> ").push_bind(face);
         }
-        if let Some(condition) = self.assignment.condition() {
-            sql.push(" and ").push(condition);
-        }
+        self.assignment.push(sql, access, self.collection_id);
     }
 }
 

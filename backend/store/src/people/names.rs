@@ -36,6 +36,24 @@ impl People<'_> {
         Ok(())
     }
 
+    /// Locks a file of the collection until the transaction ends, so that two transactions cannot
+    /// enrol its faces for different people at the same time.
+    pub async fn lock_file(
+        self,
+        conn: &mut PgConnection,
+        collection: Uuid,
+        sha256: &[u8; 32],
+    ) -> Result<(), StoreError> {
+        sqlx::query(
+            "select pg_advisory_xact_lock(hashtextextended('file ' || $1::text || ' ' || encode($2, 'hex'), 0))",
+        )
+        .bind(collection)
+        .bind(sha256.as_slice())
+        .execute(conn)
+        .await?;
+        Ok(())
+    }
+
     /// Returns the ids of the subjects with this name, oldest first. Case is ignored. Returns at
     /// most two ids, which suffice to recognise that a name is not unique.
     pub async fn with_name(

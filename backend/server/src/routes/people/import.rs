@@ -248,12 +248,14 @@ async fn run(
     }
 }
 
-/// Removes who resembles a face. Otherwise, an import would be a search for callers who may not
-/// search.
+/// Removes the person whom a face resembles, because the caller may not search. The caller can
+/// still test a name that they guess.
 fn hide_similar(report: &mut FileReport) {
     report.similar = None;
     if report.outcome == EnrolmentOutcome::LooksLike {
-        report.detail = Some("the face resembles another enrolled person".into());
+        report.detail =
+            Some("the face resembles another enrolled person, or the file is enrolled for one".into());
+        (report.image_id, report.face_id) = (None, None);
     }
 }
 
