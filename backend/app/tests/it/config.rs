@@ -276,29 +276,27 @@ fn public_host_requires_explicit_auth_setting() {
 
 #[test]
 fn sign_on_needs_proxies_groups_and_safe_headers() {
-    let layers = || {
-        Layers::new()
-            .env("AUTH", "proxy")
-            .env("AUTH_PROXY_ADDRESSES", "10.0.0.5/32")
-            .env("AUTH_PROXY_GROUPS", "editors=read+search@press,admins=all")
+    const PROXY: &str = "10.0.0.5/32";
+    const GROUPS: &str = "editors=read+search@press,admins=all";
+    let layers = |addresses: &str, groups: &str| {
+        let layers = Layers::new().env("AUTH", "proxy");
+        layers.env("AUTH_PROXY_ADDRESSES", addresses).env("AUTH_PROXY_GROUPS", groups)
     };
-    assert_eq!(layers().ok().settings.service.auth_proxy_groups.len(), 2);
-    layers()
-        .env("AUTH_PROXY_ADDRESSES", "")
-        .assert_error(&["AUTH=proxy (environment) needs AUTH_PROXY_ADDRESSES"]);
-    layers().env("AUTH_PROXY_GROUPS", "").assert_error(&["AUTH=proxy (environment) needs AUTH_PROXY_GROUPS"]);
+    assert_eq!(layers(PROXY, GROUPS).ok().settings.service.auth_proxy_groups.len(), 2);
+    layers("", GROUPS).assert_error(&["AUTH=proxy (environment) needs AUTH_PROXY_ADDRESSES"]);
+    layers(PROXY, "").assert_error(&["AUTH=proxy (environment) needs AUTH_PROXY_GROUPS"]);
     for everybody in ["0.0.0.0/0", "10.0.0.5/32,::/0"] {
-        layers()
-            .env("AUTH_PROXY_ADDRESSES", everybody)
-            .assert_error(&["contains all addresses", "10.0.0.5/32"]);
+        layers(everybody, GROUPS).assert_error(&["contains all addresses", PROXY]);
     }
-    layers()
+    layers(PROXY, GROUPS)
         .env("AUTH_PROXY_USER_HEADER", "Remote-User")
         .env("AUTH_PROXY_GROUPS_HEADER", "remote-user")
         .assert_error(&["must be different headers"]);
     for header in ["Authorization", "x-api-key", "Origin", "Host"] {
         for name in ["AUTH_PROXY_USER_HEADER", "AUTH_PROXY_GROUPS_HEADER"] {
-            layers().env(name, header).assert_error(&[name, "clients set this header themselves"]);
+            layers(PROXY, GROUPS)
+                .env(name, header)
+                .assert_error(&[name, "clients set this header themselves"]);
         }
     }
 }
