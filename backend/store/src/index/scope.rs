@@ -99,11 +99,13 @@ impl Assignment {
                 return;
             }
             Self::Enrolled => "p.origin = 'enrolled'",
-            Self::Named => "p.name is not null",
+            // A cluster has no name. The first condition lets the planner use an index.
+            Self::Named => "p.origin = 'enrolled' and p.name is not null",
         };
         match access {
-            // Reads the people first, and then only their faces. The planner has no statistics of
-            // names, so it would start from the faces, even if most of them are of clusters.
+            // Reads the people first, and then only their faces. Otherwise, the planner starts from
+            // all faces, even if most of them are of clusters. With 300,000 clusters and 100
+            // people, this takes about 200 ms instead of 2 ms.
             Access::All => {
                 sql.push(
                     " and f.id = any(array(select sf.face_id from subject_faces sf where sf.subject_id = any(array(
