@@ -124,6 +124,16 @@ impl Caller {
         Ok(self.store.audit().record(tx.conn(), &entry).await?)
     }
 
+    /// Records an action that changes no row, in a transaction of its own.
+    pub(crate) async fn record(&self, action: Action, collection: Uuid, detail: &Value) -> Result<()> {
+        retried("audit", || async {
+            let mut tx = self.store.begin().await?;
+            self.audit(&mut tx, action, collection, detail.clone()).await?;
+            Ok::<_, ApiError>(tx.commit().await?)
+        })
+        .await
+    }
+
     /// Returns the collection that the key or the person is bound to. `None` means every
     /// collection.
     pub(crate) fn bound_collection(&self) -> Option<Uuid> {

@@ -188,12 +188,7 @@ impl<'a> People<'a> {
 
     /// Records a comparison with stored faces in the audit log.
     pub(super) async fn record_search(&self, detail: &Value) -> Result<()> {
-        retried("audit", || async {
-            let mut tx = self.caller.store().begin().await?;
-            self.caller.audit(&mut tx, Action::Search, self.collection.id, detail.clone()).await?;
-            Ok::<_, ApiError>(tx.commit().await?)
-        })
-        .await
+        self.caller.record(Action::Search, self.collection.id, detail).await
     }
 
     async fn nearest(&self, embedding: &[f32], limit: usize) -> Result<Vec<Candidate>> {

@@ -6,7 +6,7 @@ use crate::extract::image::{BodyFormat, raw_body, read_json, single_part};
 use crate::extract::{Bounded, Cosine, Fraction, Query};
 use crate::routes::shared::stored::{Appearance, FirstSources, Source, StoredFace, sources_by_image};
 use crate::routes::shared::values::{Binary, BoundingBox, Quality};
-use crate::{ApiError, AppState, Code, Result, Scope, Spec};
+use crate::{AppState, Code, Result, Scope, Spec};
 use axum::Json;
 use axum::extract::Request;
 use serde::Serialize;
@@ -204,12 +204,7 @@ pub(super) async fn search_faces(
         "min_quality": query.filter.min_quality, "threshold": threshold, "limit": query.limit,
         "matches": results.len(),
     });
-    retried("audit", || async {
-        let mut tx = store.begin().await?;
-        caller.audit(&mut tx, Action::Search, collection.id, detail.clone()).await?;
-        Ok::<_, ApiError>(tx.commit().await?)
-    })
-    .await?;
+    caller.record(Action::Search, collection.id, &detail).await?;
     let images: Vec<Uuid> = results.iter().map(|(hit, _)| hit.face.image_id).collect();
     let sources = retried("sources", || sources_by_image(&state, images.clone())).await?;
     let faces: Vec<Uuid> = results.iter().map(|(hit, _)| hit.face.id).collect();

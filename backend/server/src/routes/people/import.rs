@@ -198,7 +198,7 @@ fn start<H: Send + 'static>(
         let _guards = guards;
         let result = run(&state, &caller, &mut import, &sender).await;
         // A dry run also compares faces with enrolled people.
-        let recorded = audit(&caller, collection, import.summary()).await;
+        let recorded = caller.record(Action::ImportSubjects, collection.id, &json!(import.summary())).await;
         let last = match result {
             Ok(true) => recorded.map(|()| line(&Line::Summary { summary: import.summary() })),
             // The caller has left.
@@ -257,12 +257,6 @@ fn hide_similar(report: &mut FileReport) {
             Some("the face resembles another enrolled person, or the file is enrolled for one".into());
         (report.image_id, report.face_id) = (None, None);
     }
-}
-
-async fn audit(caller: &Caller, collection: Collection, summary: &ImportSummary) -> Result<()> {
-    let mut tx = caller.store().begin().await?;
-    caller.audit(&mut tx, Action::ImportSubjects, collection.id, json!(summary)).await?;
-    Ok(tx.commit().await?)
 }
 
 /// A line of the response.

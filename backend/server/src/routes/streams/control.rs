@@ -73,12 +73,7 @@ async fn set_wanted(state: &AppState, caller: &Caller, id: Uuid, wanted: bool) -
 pub(super) async fn get_stream_still(state: AppState, caller: Caller, Id(id): Id) -> Result<Response> {
     let store = caller.store();
     let stream = store.streams().get(id).await?;
-    retried("view_stream", || async {
-        let mut tx = store.begin().await?;
-        caller.audit(&mut tx, Action::ViewStream, stream.collection_id, json!({"stream_id": id})).await?;
-        Ok::<_, ApiError>(tx.commit().await?)
-    })
-    .await?;
+    caller.record(Action::ViewStream, stream.collection_id, &json!({"stream_id": id})).await?;
     let picture = tokio::time::timeout(STILL_TIMEOUT, state.services.stills.next(id)).await;
     match picture.unwrap_or(Err(StillError::NoFrame)) {
         Ok(picture) => {

@@ -72,10 +72,8 @@ pub(super) async fn export_alerts(
         until: params.until,
         ..AlertFilter::default()
     };
-    let mut tx = caller.store().begin().await?;
     let detail = json!({"watchlist_id": params.watchlist_id, "subject_id": params.subject_id});
-    caller.audit(&mut tx, Action::ExportAlerts, collection.id, detail).await?;
-    tx.commit().await?;
+    caller.record(Action::ExportAlerts, collection.id, &detail).await?;
     let format = params.format.unwrap_or_default();
     let export =
         Export { format, name: format!("alerts-{}", collection.name), head: csv_header(COLUMNS, false) };
