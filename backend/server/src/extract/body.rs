@@ -181,12 +181,17 @@ impl Part {
     /// Fails with `missing_image` if the part is empty.
     pub(super) fn image(self) -> Result<Bytes> {
         let bytes = self.bytes?;
-        if bytes.is_empty() {
-            let detail = format!("the part `{}` is empty", self.name);
-            return Err(ApiError::new(Code::MissingImage, detail).field(self.name));
-        }
+        check_image(&self.name, &bytes)?;
         Ok(bytes)
     }
+}
+
+/// Fails with `missing_image` if the part with this name is empty.
+pub(crate) fn check_image(name: &str, bytes: &Bytes) -> Result<()> {
+    if !bytes.is_empty() {
+        return Ok(());
+    }
+    Err(ApiError::new(Code::MissingImage, format!("the part `{name}` is empty")).field(name))
 }
 
 /// Reads all parts in order. An unknown part or too many parts are errors of the whole body. After

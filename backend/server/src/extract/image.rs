@@ -1,5 +1,6 @@
 //! Reads images from requests: as a multipart part, a raw body, or a URL or base64 in JSON. The
 //! crate `crawler` has the rules for addresses, and the crate `vision` decodes the pixels.
+pub(crate) use super::body::check_image;
 use super::{body, json};
 use crate::admission::FetchReservation;
 use crate::{ApiError, AppState, Code, Result};

@@ -1,7 +1,7 @@
 //! Reads the form of a request. `api_key`, `userid` and `min_confidence` are text fields. Parts
 //! with other names are images.
 use crate::auth::{Caller, check_scope, no_key, parse_key};
-use crate::extract::image::form_parts;
+use crate::extract::image::{check_image, form_parts};
 use crate::extract::media_type;
 use crate::request::Peer;
 use crate::{ApiError, AppState, Auth, Code, Result, Scope};
@@ -43,11 +43,8 @@ impl Form {
                 API_KEY => &mut form.api_key,
                 USER_ID => &mut form.user_id,
                 MIN_CONFIDENCE => &mut form.min_confidence,
-                _ if bytes.is_empty() => {
-                    let detail = format!("the image `{name}` is empty");
-                    return Err(ApiError::new(Code::MissingImage, detail).field(name));
-                }
                 _ => {
+                    check_image(&name, &bytes)?;
                     form.images.push(bytes);
                     continue;
                 }
