@@ -55,6 +55,24 @@ async fn slow_urls_of_one_caller_leave_analyses_for_others() {
     }
 }
 
+fn max_connections(app: &App) -> u32 {
+    app.state.services.store.pool().options().get_max_connections()
+}
+
+/// Sends requests that need a locked table, until as many statements wait as a caller may have
+/// connections. Returns this share.
+async fn wait_for_share<F: Future>(app: &App, lock: &mut TableLock, slow: &mut FuturesUnordered<F>) -> i64 {
+    let share = i64::from(max_connections(app) - max_connections(app) / 4);
+    let start = Instant::now();
+    while lock.count_waiting().await < share {
+        // Polling sends the requests. The lock prevents the service from responding to any of them.
+        assert!(slow.next().now_or_never().is_none());
+        assert!(start.elapsed() < Duration::from_secs(60), "{} statements wait", lock.count_waiting().await);
+        tokio::task::yield_now().await;
+    }
+    share
+}
+
 /// Sends more requests than the share of a caller. Each of them needs the locked table. Requires
 /// that only the share waits for it, and that another caller receives a response.
 async fn assert_connections_left<F: Future<Output = Response>>(
@@ -63,16 +81,8 @@ async fn assert_connections_left<F: Future<Output = Response>>(
     send: impl Fn(u32) -> F,
     expected: StatusCode,
 ) {
-    let connections = app.state.services.store.pool().options().get_max_connections();
-    let share = i64::from(connections - connections / 4);
-    let mut slow: FuturesUnordered<_> = (0..connections + 4).map(send).collect();
-    let start = Instant::now();
-    while lock.count_waiting().await < share {
-        // Polling sends the requests. The lock prevents the service from responding to any of them.
-        assert!(slow.next().now_or_never().is_none());
-        assert!(start.elapsed() < Duration::from_secs(60), "{} statements wait", lock.count_waiting().await);
-        tokio::task::yield_now().await;
-    }
+    let mut slow: FuturesUnordered<_> = (0..max_connections(app) + 4).map(send).collect();
+    let share = wait_for_share(app, &mut lock, &mut slow).await;
     let other_response = other_client().get(format!("{}/audit?limit=1", app.url)).send().await.unwrap();
     assert_eq!(other_response.status(), StatusCode::OK);
     assert_eq!(lock.count_waiting().await, share, "the other requests of the caller wait");
@@ -101,18 +111,11 @@ async fn keys_in_forms_of_one_collection_leave_connections_for_others() {
     };
     assert_eq!(list(&app.client).await.unwrap().status(), StatusCode::OK);
     let mut lock = app.database.lock_subjects().await;
-    let connections = app.state.services.store.pool().options().get_max_connections();
-    let share = i64::from(connections - connections / 4);
     // The requests of each address have their own share until their key is known.
     let other = other_client();
     let mut slow: FuturesUnordered<_> =
-        (0..connections).flat_map(|_| [list(&app.client), list(&other)]).collect();
-    let start = Instant::now();
-    while lock.count_waiting().await < share {
-        assert!(slow.next().now_or_never().is_none());
-        assert!(start.elapsed() < Duration::from_secs(60), "{} statements wait", lock.count_waiting().await);
-        tokio::task::yield_now().await;
-    }
+        (0..max_connections(&app)).flat_map(|_| [list(&app.client), list(&other)]).collect();
+    let share = wait_for_share(&app, &mut lock, &mut slow).await;
     let (_, others_key) = app.create_key(Some("others"), &[Scope::Read]).await;
     let ready = app.call(&others_key, Method::GET, "/collections", None).await;
     assert_eq!(ready.status(), StatusCode::OK);

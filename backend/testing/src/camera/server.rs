@@ -136,10 +136,6 @@ fn bind(port: u16) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// How often, and at which interval, connections that look simultaneous are counted again.
-const LOOKS: u32 = 20;
-const BETWEEN_LOOKS: std::time::Duration = std::time::Duration::from_millis(2);
-
 /// Serves connections until `stop`, and then closes all of them. Dropping the sender also stops
 /// it.
 async fn accept(listener: TcpListener, hub: Arc<Hub>, mut stop: oneshot::Receiver<()>) {
@@ -179,6 +175,10 @@ impl Hub {
         Ok(connection)
     }
 }
+
+/// How often, and at which interval, connections that look simultaneous are counted again.
+const LOOKS: u32 = 20;
+const BETWEEN_LOOKS: std::time::Duration = std::time::Duration::from_millis(2);
 
 /// Returns how many connections meet a condition at the same time. On a busy machine, the kernel
 /// can deliver the end of a connection after the start of the next one, so it looks several times.
