@@ -17,6 +17,7 @@ pub mod fixture_models;
 pub mod gallery;
 pub mod mosquitto;
 pub mod people;
+pub mod ports;
 pub mod rows;
 pub mod software_gpu;
 pub mod still;
@@ -32,6 +33,7 @@ pub use fixture_models::{
     FixtureModel, FixturePack, draw_face, fixture_pack, fixture_quality, fixture_score,
 };
 pub use gallery::drawing;
+pub use ports::ReservedPort;
 pub use software_gpu::{DeviceLoss, plugins_dir, software_gpu_variables};
 pub use testing_macros::{needs, test};
 

@@ -1,6 +1,7 @@
 //! Runs the MQTT broker mosquitto. A test that uses it needs the capability `mqtt`.
+use crate::ReservedPort;
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ pub struct ServerIdentity {
 /// sessions and retained messages when it is stopped and started again.
 pub struct Mosquitto {
     folder: tempfile::TempDir,
-    port: u16,
+    port: ReservedPort,
     process: Option<Child>,
 }
 
@@ -31,13 +32,12 @@ impl Mosquitto {
     /// Starts a broker. With an identity, it accepts only connections with TLS.
     pub fn with_tls(identity: Option<&ServerIdentity>) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let unused = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let port = unused.local_addr().expect("an address").port();
-        drop(unused);
+        let port = ReservedPort::new();
         let path = |name: &str| folder.path().join(name);
         let mut config = format!(
-            "user root\nlistener {port} 127.0.0.1\nallow_anonymous false\npassword_file {}\npersistence true\n\
+            "user root\nlistener {} 127.0.0.1\nallow_anonymous false\npassword_file {}\npersistence true\n\
              persistence_location {}/\nmax_queued_messages 0\nlog_type none\n",
+            port.number(),
             path("passwords").display(),
             folder.path().display(),
         );
@@ -60,7 +60,7 @@ impl Mosquitto {
     }
 
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     /// Stops the broker. It saves sessions and retained messages.
@@ -77,7 +77,7 @@ impl Mosquitto {
         let started = program("mosquitto").arg("-c").arg(&config).stdout(Stdio::null()).spawn();
         let process = self.process.insert(started.expect("mosquitto starts"));
         let limit = Instant::now() + crate::MAX_WAIT;
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_err() {
+        while TcpStream::connect(self.port.address()).is_err() {
             let ended = process.try_wait().expect("the state of a process");
             assert!(ended.is_none(), "mosquitto ended: {ended:?}");
             assert!(Instant::now() < limit, "mosquitto does not listen");

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use store::Blobs;
+use testing::ReservedPort;
 
 /// The value of `BLOB_STORE_URL`.
 pub const URL: &str = "s3://faces/some/prefix";
@@ -12,6 +13,7 @@ pub const URL: &str = "s3://faces/some/prefix";
 /// A server with a bucket. The server stops when this value is dropped.
 pub struct Bucket {
     server: Child,
+    port: ReservedPort,
     pub endpoint: String,
     key: String,
     secret: String,
@@ -20,9 +22,10 @@ pub struct Bucket {
 impl Bucket {
     /// Starts a server. The test must declare `#[needs(s3)]`.
     pub async fn start() -> Self {
+        let port = ReservedPort::new();
+        let endpoint = format!("http://{}", port.address());
         let mut bucket =
-            Self { server: spawn("0"), endpoint: String::new(), key: String::new(), secret: String::new() };
-        bucket.endpoint = read_endpoint(&mut bucket.server);
+            Self { server: start(&port), port, endpoint, key: String::new(), secret: String::new() };
         bucket.create_bucket().await;
         bucket
     }
@@ -35,9 +38,7 @@ impl Bucket {
 
     /// Starts another server on the same port, with an empty bucket and other credentials.
     pub async fn restart(&mut self) {
-        let port = self.endpoint.rsplit(':').next().unwrap().to_owned();
-        self.server = spawn(&port);
-        read_endpoint(&mut self.server);
+        self.server = start(&self.port);
         self.create_bucket().await;
     }
 
@@ -96,26 +97,20 @@ impl Drop for Bucket {
     }
 }
 
-fn spawn(port: &str) -> Child {
+/// Starts a server and waits until it listens.
+fn start(port: &ReservedPort) -> Child {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.runtime/python/s3/bin/moto_server");
     assert!(program.is_file(), "the S3 server is not installed; run ./scripts/s3-tools");
-    Command::new(program)
-        .args(["--host", "127.0.0.1", "--port", port])
+    let mut server = Command::new(program)
+        .args(["--host", "127.0.0.1", "--port", &port.number().to_string()])
         .env("INITIAL_NO_AUTH_ACTION_COUNT", "4")
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .unwrap()
-}
-
-/// Waits for the line with the address of the server, and returns the address.
-fn read_endpoint(server: &mut Child) -> String {
+        .unwrap();
     let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let endpoint = lines.find_map(|line| {
-        let (_, rest) = line.split_once("Running on ")?;
-        Some(rest.split_whitespace().next()?.to_owned())
-    });
+    assert!(lines.any(|line| line.contains("Running on ")), "the server does not listen");
     // The output is read to the end, because a full pipe would block the server.
     std::thread::spawn(move || lines.for_each(drop));
-    endpoint.expect("the server printed no address")
+    server
 }

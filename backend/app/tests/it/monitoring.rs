@@ -398,9 +398,8 @@ fn unsupported_otlp_protocol_is_configuration_error() {
 #[testing::test(flavor = "multi_thread")]
 async fn worker_serves_health_and_metrics_on_own_port() {
     let (folder, database) = (TestFolder::new(), TestDatabase::create().await);
-    // The port was free when it was selected. If it is now in use, the worker reports that
-    // immediately.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let reserved = testing::ReservedPort::new();
+    let port = reserved.number().to_string();
     let mut service = Service::start(folder.facecrawl_with(&database, &["worker"]).env("WORKER_PORT", &port));
     assert_eq!(service.base, format!("http://127.0.0.1:{port}"));
     folder.run(&["health", "--timeout", "60", "--url", &service.base]).success();

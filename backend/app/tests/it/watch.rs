@@ -20,7 +20,6 @@ use domain::DeliveryState;
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -28,9 +27,9 @@ use store::collections::DEFAULT_COLLECTION;
 use store::faces::{Face, FaceListQuery};
 use store::images::ImageFilter;
 use store::watch::alerts::{Alert, AlertFilter};
-use testing::TestDatabase;
 use testing::embeddings::Random;
 use testing::fixture_models::{CELL, Canvas};
+use testing::{ReservedPort, TestDatabase};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::runtime::Runtime;
@@ -135,7 +134,7 @@ async fn receive(
 /// A receiver at one port. A crash closes its connections without a response.
 struct Receiver {
     inbox: Arc<Inbox>,
-    address: SocketAddr,
+    port: ReservedPort,
     /// It contains the server and its connections. `None` after a crash.
     runtime: Option<Runtime>,
 }
@@ -144,15 +143,14 @@ impl Receiver {
     fn start() -> Self {
         let inbox =
             Arc::new(Inbox { messages: watch::Sender::new(Vec::new()), gate: watch::Sender::new(true) });
-        let mut receiver = Self { inbox, address: (Ipv4Addr::LOCALHOST, 0).into(), runtime: None };
+        let mut receiver = Self { inbox, port: ReservedPort::new(), runtime: None };
         receiver.restart();
         receiver
     }
 
     fn restart(&mut self) {
-        let listener = std::net::TcpListener::bind(self.address).unwrap();
+        let listener = std::net::TcpListener::bind(self.port.address()).unwrap();
         listener.set_nonblocking(true).unwrap();
-        self.address = listener.local_addr().unwrap();
         let router = Router::new().route("/{watchlist}", post(receive)).with_state(self.inbox.clone());
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -163,7 +161,7 @@ impl Receiver {
         self.runtime = Some(runtime);
     }
 
-    /// Ends the server. The port is free afterwards.
+    /// Ends the server. Nothing listens on the port afterwards.
     async fn crash(&mut self) {
         let runtime = self.runtime.take().unwrap();
         tokio::task::spawn_blocking(move || runtime.shutdown_timeout(TIMEOUT)).await.unwrap();
@@ -386,7 +384,7 @@ async fn failures_leave_one_alert_per_watched_appearance_delivered_in_order() {
         let body = json!({
             "name": format!("list {number}"), "purpose": "a test", "subjects": people[watched],
             "threshold": 0.98, "quality_profile": "off",
-            "webhook": format!("http://{}/{number}", scene.receiver.address),
+            "webhook": format!("http://{}/{number}", scene.receiver.port.address()),
         });
         let created = caller.request(201, Method::POST, "/watchlists", Some(&body)).await;
         watchlists.push(created["id"].as_str().unwrap().parse().unwrap());

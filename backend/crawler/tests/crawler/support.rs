@@ -58,10 +58,6 @@ impl Site {
     }
 }
 
-pub(crate) async fn closed_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
-}
-
 /// A listener that counts its connections.
 pub(crate) struct ForbiddenListener {
     pub(crate) address: SocketAddr,
