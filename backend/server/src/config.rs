@@ -50,6 +50,13 @@ pub struct GroupRights {
     pub(crate) collection: Option<String>,
 }
 
+impl GroupRights {
+    /// Returns the only collection that the group can access, or `None` for all.
+    pub fn collection(&self) -> Option<&str> {
+        self.collection.as_deref()
+    }
+}
+
 /// The word that stands for all scopes.
 const ALL_SCOPES: &str = "all";
 

@@ -82,6 +82,23 @@ async fn doctor_names_cost_and_remedy_of_each_problem() {
     assert!(check(&report, "database")["remedy"].as_str().unwrap().contains("DATABASE_URL"), "{report}");
 }
 
+#[testing::test]
+async fn doctor_reports_missing_collections_of_groups() {
+    let database = TestDatabase::create().await;
+    let folder = TestFolder::new();
+    let run = |groups: &str| {
+        let mut command = folder.facecrawl_with(&database, &["doctor", "--json"]);
+        command.envs([("PORT", "0"), ("AUTH", "proxy"), ("AUTH_PROXY_ADDRESSES", "127.0.0.1/32")]);
+        Output::run(command.env("AUTH_PROXY_GROUPS", groups)).json()
+    };
+    let report = run("editors=read@press,readers=read@press,others=read@default,admins=all");
+    let sign_on = check(&report, "sign-on");
+    assert_eq!(sign_on["level"], "warning");
+    assert!(sign_on["found"].as_str().unwrap().contains("missing: press ("), "{sign_on}");
+    let report = run("others=read@default,admins=all");
+    assert_eq!(check(&report, "sign-on")["level"], "ok", "{report}");
+}
+
 #[test]
 fn completions_and_manual_pages_name_every_command() {
     let folder = TestFolder::new();

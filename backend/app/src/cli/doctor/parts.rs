@@ -7,7 +7,10 @@ use crate::models::{FileState, ModelStore};
 use crate::service::{Database, Sharing, open_blobs, start_engine};
 use inference::runtime::Runtime;
 use inference::{DeviceReport, Manifest, missing_gpu_runtimes};
+use server::{Auth, GroupRights};
+use std::collections::BTreeSet;
 use std::path::Path;
+use store::Store;
 use store::db::schema;
 use time::OffsetDateTime;
 
@@ -190,6 +193,7 @@ async fn database(settings: &Settings) -> Vec<Check> {
         }
     };
     let facts = database.store.schema().facts().await;
+    let sign_on = sign_on(settings, &database.store).await;
     let place = match &settings.storage.database_url {
         Some(url) => mask_url(url),
         None => format!("private, in {}", shown(&data)),
@@ -246,7 +250,31 @@ async fn database(settings: &Settings) -> Vec<Check> {
             "synchronise both clocks, for example with timedatectl set-ntp true",
         ));
     }
+    checks.extend(sign_on);
     checks
+}
+
+/// With `AUTH=proxy`, checks that the collections of the groups exist. Does nothing if they cannot
+/// be listed, for example because the database has no schema yet.
+async fn sign_on(settings: &Settings, store: &Store) -> Option<Check> {
+    if settings.service.auth != Some(Auth::Proxy) {
+        return None;
+    }
+    let groups = settings.service.auth_proxy_groups.iter();
+    let named: BTreeSet<&str> = groups.filter_map(GroupRights::collection).collect();
+    let existing = store.collections().list().await.ok()?;
+    let exists = |name: &str| existing.iter().any(|collection| collection.name == name);
+    let missing: Vec<&str> = named.into_iter().filter(|name| !exists(name)).collect();
+    Some(if missing.is_empty() {
+        Check::ok("sign-on", "the collections of all groups exist")
+    } else {
+        Check::warning(
+            "sign-on",
+            format!("missing: {} (collections in AUTH_PROXY_GROUPS)", missing.join(", ")),
+            "people of these groups get 404 for every request",
+            "create them with POST /collections, or change AUTH_PROXY_GROUPS",
+        )
+    })
 }
 
 fn shown(path: &Path) -> String {
