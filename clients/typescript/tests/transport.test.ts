@@ -345,6 +345,39 @@ test("an event stream without data is connected again", async (context) => {
   assert.equal(requests.length, 2);
 });
 
+/** Returns a client without a network. Each function of `answers` answers one request. */
+function scripted(answers: (() => Response)[]): Client {
+  const remaining = [...answers];
+  const fetch = () => Promise.resolve(remaining.shift()?.() ?? assert.fail("one request too many"));
+  return new Client({ baseUrl: "http://127.0.0.1", fetch, maxRetries: 0, maxReconnectMs: 15_000 });
+}
+
+/** Returns an event stream that calls `onRead` when the client reads, sends `body`, and ends. */
+function stream(onRead: () => void, body = ""): Response {
+  const source = new ReadableStream<Uint8Array>({
+    pull(controller) {
+      onRead();
+      if (body !== "") controller.enqueue(new TextEncoder().encode(body));
+      controller.close();
+    },
+  }, { highWaterMark: 0 });
+  return new Response(source, { headers: { "content-type": "text/event-stream" } });
+}
+
+test("the end of a lasting stream is not a failure, but a long attempt to connect is", async (context) => {
+  context.mock.timers.enable({ apis: ["Date"] });
+  const wait = () => context.mock.timers.tick(20_000);
+  const done = () => stream(() => undefined, event("done", {}));
+  await scripted([() => stream(wait), () => stream(wait), () => stream(wait), done]).waitForCrawl("a");
+
+  const unavailable = () => {
+    wait();
+    return new Response("", { status: 503 });
+  };
+  const client = scripted([() => stream(() => undefined), unavailable, done]);
+  await assert.rejects(client.waitForCrawl("a"), { status: 503 });
+});
+
 test("no alert is missed while the connection is lost", async (context) => {
   const stream = (...numbers: number[]) => text("text/event-stream", numbers.map((number) => event("alert", { sequence: number }, number)));
   const { client, requests } = await setup(context, [json({ alerts: [{ sequence: 6 }] }), stream(), stream(7, 8), stream(9)]);
