@@ -3,15 +3,14 @@
 use super::Exit;
 use crate::config::{LogFormat, Settings};
 use crate::service::search_index::Role;
-use crate::service::{
-    Components, Routes, Sharing, bind, listen_for_signals, search_index, serve, start_runner,
-};
+use crate::service::{Components, Routes, Sharing, Worker, bind, listen_for_signals, search_index, serve};
 use crate::{output, telemetry};
 use anyhow::{Context, bail};
 use clap::Args;
 use listenfd::ListenFd;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 #[derive(Clone, Copy, Debug)]
@@ -50,12 +49,13 @@ pub(super) async fn run(settings: &Settings, roles: Roles, sockets: ListenFd) ->
     };
     // This token is cancelled after a signal and after a failure.
     let shutdown = signal.child_token();
-    let runner = roles.runs_worker.then(|| start_runner(&components, settings, shutdown.clone()));
+    let worker = roles.runs_worker.then(|| Worker::start(&components, settings, shutdown.clone()));
+    let mut tasks = JoinSet::new();
     if let Some(index) = &components.index {
-        search_index::start_updates(index.clone(), shutdown.clone());
+        search_index::start_updates(&mut tasks, index.clone(), shutdown.clone());
     }
     if roles.runs_worker {
-        search_index::start_builds(settings, &components.services.store, shutdown.clone());
+        search_index::start_builds(&mut tasks, settings, &components.services.store, shutdown.clone());
     }
     let address = listener.as_ref().and_then(|(listener, _)| listener.local_addr().ok());
     tracing::info!(
@@ -92,15 +92,16 @@ pub(super) async fn run(settings: &Settings, roles: Roles, sockets: ListenFd) ->
         }
     };
     let server = serve_until_failure(serving, components.database.wait_until_unusable(), &shutdown);
-    let runner_stopped = async {
-        match runner {
-            Some(runner) => runner.until_stopped().await,
+    let worker_stopped = async {
+        match worker {
+            Some(worker) => worker.until_stopped().await,
             None => shutdown.cancelled().await,
         }
     };
     // Requests and jobs drain concurrently. The database is closed after both.
     let (result, (), _) =
-        tokio::join!(server, runner_stopped, shutdown.run_until_cancelled(warn_about_outdated_faces));
+        tokio::join!(server, worker_stopped, shutdown.run_until_cancelled(warn_about_outdated_faces));
+    tasks.shutdown().await;
     components.database.close().await;
     result?;
     tracing::info!(uptime_seconds = started.elapsed().as_secs_f64(), "stopped");

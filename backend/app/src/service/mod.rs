@@ -10,7 +10,7 @@ mod worker;
 pub use database::{Database, Sharing, run_postgres_program};
 pub use http::{Routes, bind, serve};
 pub(crate) use memory::read as read_memory;
-pub use worker::start_runner;
+pub use worker::Worker;
 
 use crate::config::{LogFormat, Settings};
 use crate::decoder::{create_spool, open_decoder};

@@ -11,6 +11,7 @@ use store::index::changes::{IndexSet, IndexSetState};
 use store::index::engine::VectorEngine;
 use store::index::external::{ExternalIndex, StepOutcome};
 use store::{Store, StoreError};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -76,17 +77,26 @@ pub async fn open(
 
 /// Starts a task that applies changes to the index until `shutdown` is cancelled. The next start
 /// repeats a step that was interrupted.
-pub fn start_updates(index: ExternalIndex, shutdown: CancellationToken) {
-    tokio::spawn(shutdown.run_until_cancelled_owned(apply_changes(index)));
+pub fn start_updates(tasks: &mut JoinSet<()>, index: ExternalIndex, shutdown: CancellationToken) {
+    tasks.spawn(async move {
+        shutdown.run_until_cancelled(apply_changes(index)).await;
+    });
 }
 
 /// Starts a task that builds the indexes of pgvector when they are due, until `shutdown` is
 /// cancelled. Does nothing with another `SEARCH_INDEX`. The next start repeats a build that was
 /// interrupted.
-pub fn start_builds(settings: &Settings, store: &Store, shutdown: CancellationToken) {
+pub fn start_builds(
+    tasks: &mut JoinSet<()>,
+    settings: &Settings,
+    store: &Store,
+    shutdown: CancellationToken,
+) {
     if settings.storage.search_index == SearchIndex::Pgvector {
         let builds = IndexBuilds::new(store.pool().clone(), settings.storage.search_exact_limit);
-        tokio::spawn(shutdown.run_until_cancelled_owned(build_indexes(builds)));
+        tasks.spawn(async move {
+            shutdown.run_until_cancelled(build_indexes(builds)).await;
+        });
     }
 }
 

@@ -1,4 +1,4 @@
-//! Starts the job runner of this process.
+//! The worker of this process: the job runner, and tasks that are no jobs.
 use super::Components;
 use super::memory::{self, ImageSlots};
 use crate::config::{Settings, cores};
@@ -11,6 +11,7 @@ use queue::{Runner, RunnerConfig};
 use server::Services;
 use std::collections::HashSet;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// Time between two repairs of crawls that cannot end by themselves.
@@ -41,84 +42,100 @@ fn check_memory(settings: &Settings) {
     }
 }
 
-/// Starts claiming jobs. Stops when `shutdown` is cancelled.
-pub fn start_runner(components: &Components, settings: &Settings, shutdown: CancellationToken) -> Runner {
-    check_memory(settings);
-    let Services {
-        store,
-        blobs,
-        queue,
-        crawls,
-        face_store,
-        videos,
-        video_tools,
-        fetcher,
-        streams,
-        stills,
-        ..
-    } = components.services.clone();
-    let machine = rustix::system::uname();
-    let worker_name = format!("{}-{}", machine.nodename().to_string_lossy(), std::process::id());
-    let stream_tools = match &video_tools {
-        _ if components.stream_configs.is_empty() => None,
-        Ok(tools) => Some(StreamTools {
-            configs: components.stream_configs.clone(),
-            connector: settings.camera_connector(),
-            decoder: tools.decoder.clone(),
+/// The job runner of this process, and the tasks of the worker that are no jobs.
+pub struct Worker {
+    runner: Runner,
+    tasks: JoinSet<()>,
+}
+
+impl Worker {
+    /// Starts claiming jobs, and the tasks. Both stop when `shutdown` is cancelled.
+    pub fn start(components: &Components, settings: &Settings, shutdown: CancellationToken) -> Self {
+        check_memory(settings);
+        let Services {
+            store,
+            blobs,
+            queue,
+            crawls,
+            face_store,
+            videos,
+            video_tools,
+            fetcher,
+            streams,
             stills,
-            threshold: settings.service.match_threshold,
-            worker: worker_name.clone(),
-            shutdown: shutdown.clone(),
-        }),
-        Err(reason) => {
-            tracing::error!(reason, "cameras are not watched, because videos cannot be decoded");
-            None
+            ..
+        } = components.services.clone();
+        let machine = rustix::system::uname();
+        let worker_name = format!("{}-{}", machine.nodename().to_string_lossy(), std::process::id());
+        let stream_tools = match &video_tools {
+            _ if components.stream_configs.is_empty() => None,
+            Ok(tools) => Some(StreamTools {
+                configs: components.stream_configs.clone(),
+                connector: settings.camera_connector(),
+                decoder: tools.decoder.clone(),
+                stills,
+                threshold: settings.service.match_threshold,
+                worker: worker_name.clone(),
+                shutdown: shutdown.clone(),
+            }),
+            Err(reason) => {
+                tracing::error!(reason, "cameras are not watched, because videos cannot be decoded");
+                None
+            }
+        };
+        let mut tasks = JoinSet::new();
+        let deliverer = Deliverer::new(store.clone(), &crawls, fetcher.clone());
+        tasks.spawn(deliverer.run(shutdown.clone()));
+        let handlers = handlers(
+            store.clone(),
+            queue.clone(),
+            crawls.clone(),
+            face_store,
+            fetcher,
+            video_tools.ok(),
+            stream_tools,
+        );
+        let (pages, images) = (settings.page_workers(), settings.image_workers());
+        let config = RunnerConfig {
+            concurrency: (JobKind::ALL.into_iter())
+                .map(|kind| (kind.into(), max_concurrency(kind, pages, images, settings.streams.slots)))
+                .collect(),
+            keep_quarter_free: HashSet::from([JobKind::FetchVideo.into()]),
+            // The first job only writes the received bytes to a file. The second one never ends.
+            never_alone: vec![JobKind::FetchVideo.into(), JobKind::WatchStream.into()],
+            poll_interval: Duration::from_secs(1),
+            drain_timeout: settings.drain_timeout(),
+            alone_timeout: ALONE_TIMEOUT,
+            worker_name,
+        };
+        tracing::info!(pages, images, worker = config.worker_name, "worker started");
+        let matcher = Matcher::new(store.clone(), settings.service.match_threshold);
+        tasks.spawn(matcher.run(shutdown.clone()));
+        match settings.mqtt() {
+            Some(config) => tasks.spawn(Publisher::new(store.clone(), config).run(shutdown.clone())),
+            None => tasks.spawn(warn_of_abandoned_messages(store.clone())),
+        };
+        tasks.spawn(reconcile(crawls, videos, shutdown.clone()));
+        if settings.streams.file.is_some() {
+            tasks.spawn(keep_streams(streams, components.stream_configs.clone(), shutdown.clone()));
         }
-    };
-    let deliverer = Deliverer::new(store.clone(), &crawls, fetcher.clone());
-    tokio::spawn(deliverer.run(shutdown.clone()));
-    let handlers = handlers(
-        store.clone(),
-        queue.clone(),
-        crawls.clone(),
-        face_store,
-        fetcher,
-        video_tools.ok(),
-        stream_tools,
-    );
-    let (pages, images) = (settings.page_workers(), settings.image_workers());
-    let config = RunnerConfig {
-        concurrency: (JobKind::ALL.into_iter())
-            .map(|kind| (kind.into(), max_concurrency(kind, pages, images, settings.streams.slots)))
-            .collect(),
-        keep_quarter_free: HashSet::from([JobKind::FetchVideo.into()]),
-        // The first job only writes the received bytes to a file. The second one never ends.
-        never_alone: vec![JobKind::FetchVideo.into(), JobKind::WatchStream.into()],
-        poll_interval: Duration::from_secs(1),
-        drain_timeout: settings.drain_timeout(),
-        alone_timeout: ALONE_TIMEOUT,
-        worker_name,
-    };
-    tracing::info!(pages, images, worker = config.worker_name, "worker started");
-    let matcher = Matcher::new(store.clone(), settings.service.match_threshold);
-    tokio::spawn(matcher.run(shutdown.clone()));
-    match settings.mqtt() {
-        Some(config) => tokio::spawn(Publisher::new(store.clone(), config).run(shutdown.clone())),
-        None => tokio::spawn(warn_of_abandoned_messages(store.clone())),
-    };
-    tokio::spawn(reconcile(crawls, videos, shutdown.clone()));
-    if settings.streams.file.is_some() {
-        tokio::spawn(keep_streams(streams, components.stream_configs.clone(), shutdown.clone()));
+        tasks.spawn(run_maintenance(Maintenance::new(store, blobs), shutdown.clone()));
+        let runner = Runner::start(queue, handlers, config, shutdown.clone());
+        if settings.crawl.memory_floor_mb != Some(0) {
+            let floor = settings.crawl.memory_floor_mb.map(|megabytes| megabytes << 20);
+            let slots = ImageSlots::new(images, floor);
+            let kind = JobKind::ScanImage.as_str();
+            tasks.spawn(memory::adapt_slots(memory::read, slots, kind, runner.concurrency(), shutdown));
+        }
+        Self { runner, tasks }
     }
-    tokio::spawn(run_maintenance(Maintenance::new(store, blobs), shutdown.clone()));
-    let runner = Runner::start(queue, handlers, config, shutdown.clone());
-    if settings.crawl.memory_floor_mb != Some(0) {
-        let floor = settings.crawl.memory_floor_mb.map(|megabytes| megabytes << 20);
-        let slots = ImageSlots::new(images, floor);
-        let kind = JobKind::ScanImage.as_str();
-        tokio::spawn(memory::adapt_slots(memory::read, slots, kind, runner.concurrency(), shutdown));
+
+    /// Waits until all jobs are settled or released, and until the tasks have ended. Nothing of the
+    /// worker uses the database afterwards.
+    pub async fn until_stopped(mut self) {
+        self.runner.until_stopped().await;
+        self.tasks.shutdown().await;
     }
-    runner
 }
 
 /// Returns the maximum number of jobs of a kind that run concurrently.

@@ -87,7 +87,9 @@ async fn up_starts_and_stops_private_database() {
     // The service starts again on the same data.
     let mut service = Service::start(&mut up(&folder));
     assert_eq!(get(&format!("{}/collections", service.base)).await.0, 200);
-    service.stop();
+    let log = service.stop();
+    let (_, end) = log.split_once("shutting down").unwrap();
+    assert!(!end.contains(" WARN ") && !end.contains(" ERROR "), "{log}");
 }
 
 #[testing::test(flavor = "multi_thread")]

@@ -103,9 +103,6 @@ impl Runner {
         shutdown: CancellationToken,
     ) -> Self {
         telemetry::describe();
-        for kind in config.concurrency.keys().filter(|kind| !handlers.contains_key(*kind)) {
-            tracing::warn!(kind, "no handler for this job kind; other workers have to run it");
-        }
         let limits = handlers.keys().map(|kind| {
             let limit = *config.concurrency.get(kind).unwrap_or(&1);
             (kind.clone(), limit, config.keep_quarter_free.contains(kind))

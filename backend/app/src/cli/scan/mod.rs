@@ -8,7 +8,7 @@ use crate::config::Settings;
 use crate::decoder::{create_video_tools, open_decoder};
 use crate::image_files::FoundFiles;
 use crate::service::search_index::Role;
-use crate::service::{Components, Sharing, listen_for_signals, start_runner};
+use crate::service::{Components, Sharing, Worker, listen_for_signals};
 use crate::{image_files, output};
 use clap::{Args, ValueEnum};
 use crawler::Scope;
@@ -229,10 +229,10 @@ async fn crawl_urls(
         Err(error) => return Err(error.into()),
     };
     let stop = CancellationToken::new();
-    let runner = start_runner(components, settings, stop.clone());
+    let worker = Worker::start(components, settings, stop.clone());
     let result = wait_for_crawl(components, crawl, signal).await;
     stop.cancel();
-    runner.until_stopped().await;
+    worker.until_stopped().await;
     result
 }
 
