@@ -84,11 +84,7 @@ impl ForbiddenListener {
         let count_before = *self.count.borrow();
         drop(tokio::net::TcpStream::connect(self.address).await.unwrap());
         let mut count = self.count.clone();
-        let count_after =
-            *tokio::time::timeout(Duration::from_secs(10), count.wait_for(|n| *n > count_before))
-                .await
-                .unwrap()
-                .unwrap();
+        let count_after = *count.wait_for(|n| *n > count_before).await.unwrap();
         count_after - 1
     }
 }

@@ -51,7 +51,7 @@ async fn slow_urls_of_one_caller_leave_analyses_for_others() {
     // The aborted requests release their permits, so the caller's next request is admitted.
     let start = Instant::now();
     while app.post_raw("/faces/detect", "image/png", png(64, 64)).await.status() != StatusCode::OK {
-        assert!(start.elapsed() < Duration::from_secs(60), "the permits are not released");
+        assert!(start.elapsed() < testing::MAX_WAIT, "the permits are not released");
     }
 }
 
@@ -67,7 +67,7 @@ async fn wait_for_share<F: Future>(app: &App, lock: &mut TableLock, slow: &mut F
     while lock.count_waiting().await < share {
         // Polling sends the requests. The lock prevents the service from responding to any of them.
         assert!(slow.next().now_or_never().is_none());
-        assert!(start.elapsed() < Duration::from_secs(60), "{} statements wait", lock.count_waiting().await);
+        assert!(start.elapsed() < testing::MAX_WAIT, "{} statements wait", lock.count_waiting().await);
         tokio::task::yield_now().await;
     }
     share
@@ -197,7 +197,7 @@ async fn streams_per_caller_are_limited() {
     drop(first);
     let start = Instant::now();
     while app.get(&path).await.status() != StatusCode::OK {
-        assert!(start.elapsed() < Duration::from_secs(60), "a closed stream still counts");
+        assert!(start.elapsed() < testing::MAX_WAIT, "a closed stream still counts");
     }
 }
 

@@ -7,7 +7,6 @@ use std::cell::Cell;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 use store::db::schema::{OlderProgramPolicy, STOPS_OLDER_PROGRAMS};
 use store::db::transient::{Cause, Transient};
 use store::{Config, Store, StoreError, retried};
@@ -180,8 +179,7 @@ async fn stopping_migration_waits_for_older_programs() {
     let upgrade =
         tokio::spawn(async move { store.schema().migrate_to(&newer, OlderProgramPolicy::Stop).await });
     // The older program gets the error before the migration runs.
-    let error =
-        tokio::time::timeout(Duration::from_secs(30), older.schema.wait_until_superseded()).await.unwrap();
+    let error = tokio::time::timeout(testing::MAX_WAIT, older.schema.wait_until_superseded()).await.unwrap();
     assert_refused(&error);
     assert_refused(
         &db.store()

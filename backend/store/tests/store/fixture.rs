@@ -359,7 +359,7 @@ pub(crate) async fn face_at_source(
 
 /// Waits until a session of this database waits for a lock.
 pub(crate) async fn wait_for_lock(db: &TestDatabase) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let deadline = std::time::Instant::now() + testing::MAX_WAIT;
     loop {
         let query = "select count(*) from pg_stat_activity
                        where datname = current_database() and wait_event_type = 'Lock'";

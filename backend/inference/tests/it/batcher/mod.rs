@@ -71,7 +71,7 @@ pub(crate) fn gate() -> (Option<Gate>, Controls) {
 impl Controls {
     /// Returns the numbers of the run that the device is about to start.
     fn next(&self) -> Vec<f32> {
-        self.run_receiver.recv_timeout(Duration::from_secs(20)).expect("the device starts a run")
+        self.run_receiver.recv_timeout(testing::MAX_WAIT).expect("the device starts a run")
     }
     pub(crate) fn release(&self) {
         self.release_sender.send(()).unwrap();
@@ -151,7 +151,7 @@ pub(crate) async fn wait_until(condition: impl Fn() -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), wait).await.expect("the condition becomes true");
+    tokio::time::timeout(testing::MAX_WAIT, wait).await.expect("the condition becomes true");
 }
 
 /// A batcher whose only device waits for the test before each run.
