@@ -51,7 +51,7 @@ pub struct GroupRights {
 }
 
 impl GroupRights {
-    /// Returns the only collection that the group can access, or `None` for all.
+    /// Returns the collection that the group is limited to, or `None` if it can access all.
     pub fn collection(&self) -> Option<&str> {
         self.collection.as_deref()
     }

@@ -364,7 +364,7 @@ function stream(onRead: () => void, body = ""): Response {
   return new Response(source, { headers: { "content-type": "text/event-stream" } });
 }
 
-test("the end of a lasting stream is not a failure, but a long attempt to connect is", async (context) => {
+test("only a long stream, not a slow response 503, resets the reconnect time", async (context) => {
   context.mock.timers.enable({ apis: ["Date"] });
   const wait = () => context.mock.timers.tick(20_000);
   const done = () => stream(() => undefined, event("done", {}));

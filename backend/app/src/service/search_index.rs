@@ -75,16 +75,16 @@ pub async fn open(
     Ok((role == Role::Searches).then_some(index))
 }
 
-/// Starts a task that applies changes to the index until `shutdown` is cancelled. The next start
-/// repeats a step that was interrupted.
+/// Adds to `tasks` a task that applies changes to the index until `shutdown` is cancelled. The next
+/// start repeats a step that was interrupted.
 pub fn start_updates(tasks: &mut JoinSet<()>, index: ExternalIndex, shutdown: CancellationToken) {
     tasks.spawn(async move {
         shutdown.run_until_cancelled(apply_changes(index)).await;
     });
 }
 
-/// Starts a task that builds the indexes of pgvector when they are due, until `shutdown` is
-/// cancelled. Does nothing with another `SEARCH_INDEX`. The next start repeats a build that was
+/// Adds to `tasks` a task that builds the indexes of pgvector when they are due, until `shutdown`
+/// is cancelled. Does nothing with another `SEARCH_INDEX`. The next start repeats a build that was
 /// interrupted.
 pub fn start_builds(
     tasks: &mut JoinSet<()>,

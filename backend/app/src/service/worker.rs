@@ -1,4 +1,4 @@
-//! The worker of this process: the job runner, and tasks that are no jobs.
+//! The worker of this process: the job runner, and background tasks that are not jobs.
 use super::Components;
 use super::memory::{self, ImageSlots};
 use crate::config::{Settings, cores};
@@ -42,14 +42,15 @@ fn check_memory(settings: &Settings) {
     }
 }
 
-/// The job runner of this process, and the tasks of the worker that are no jobs.
+/// A running worker. Dropping it aborts its background tasks.
 pub struct Worker {
     runner: Runner,
     tasks: JoinSet<()>,
 }
 
 impl Worker {
-    /// Starts claiming jobs, and the tasks. Both stop when `shutdown` is cancelled.
+    /// Starts the job runner and the background tasks. To stop them, cancel `shutdown` and call
+    /// [`until_stopped`](Self::until_stopped).
     pub fn start(components: &Components, settings: &Settings, shutdown: CancellationToken) -> Self {
         check_memory(settings);
         let Services {
@@ -130,8 +131,8 @@ impl Worker {
         Self { runner, tasks }
     }
 
-    /// Waits until all jobs are settled or released, and until the tasks have ended. Nothing of the
-    /// worker uses the database afterwards.
+    /// Waits until all jobs are settled or released, and aborts the background tasks that still
+    /// run. The worker does not use the database afterwards.
     pub async fn until_stopped(mut self) {
         self.runner.until_stopped().await;
         self.tasks.shutdown().await;

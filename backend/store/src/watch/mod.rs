@@ -347,9 +347,9 @@ pub struct WatchListener(PgListener);
 
 impl WatchListener {
     async fn connect(pool: &PgPool, channels: &[&str]) -> Result<Self, StoreError> {
-        // A connection of the pool could be missing while every other connection is in use. When
-        // the listener is dropped, the server may already be stopping, so its connection is closed
-        // without a test, which would log a failure.
+        // A connection of the pool could be missing while every other connection is in use. The
+        // server may already be stopping when the listener is dropped. A test of the connection
+        // would then log a failure, so the connection is closed without one.
         let options = (pool.options().clone().min_connections(0).max_connections(1))
             .after_release(|_, _| Box::pin(async { Ok(false) }));
         let pool = options.connect_lazy_with(pool.connect_options().as_ref().clone());

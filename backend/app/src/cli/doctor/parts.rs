@@ -254,8 +254,8 @@ async fn database(settings: &Settings) -> Vec<Check> {
     checks
 }
 
-/// With `AUTH=proxy`, checks that the collections of the groups exist. Does nothing if they cannot
-/// be listed, for example because the database has no schema yet.
+/// Checks that every collection in `AUTH_PROXY_GROUPS` exists. Returns `None` without `AUTH=proxy`,
+/// or if the collections cannot be listed, for example because the database has no schema yet.
 async fn sign_on(settings: &Settings, store: &Store) -> Option<Check> {
     if settings.service.auth != Some(Auth::Proxy) {
         return None;
@@ -270,8 +270,8 @@ async fn sign_on(settings: &Settings, store: &Store) -> Option<Check> {
     } else {
         Check::warning(
             "sign-on",
-            format!("missing: {} (collections in AUTH_PROXY_GROUPS)", missing.join(", ")),
-            "people of these groups get 404 for every request",
+            format!("AUTH_PROXY_GROUPS names collections that do not exist: {}", missing.join(", ")),
+            "people of groups that are limited to one of them get 404 for every request",
             "create them with POST /collections, or change AUTH_PROXY_GROUPS",
         )
     })
