@@ -352,29 +352,24 @@ function scripted(answers: (() => Response)[]): Client {
   return new Client({ baseUrl: "http://127.0.0.1", fetch, maxRetries: 0, maxReconnectMs: 15_000 });
 }
 
-/** Returns an event stream that calls `onRead` when the client reads, sends `body`, and ends. */
-function stream(onRead: () => void, body = ""): Response {
-  const source = new ReadableStream<Uint8Array>({
-    pull(controller) {
-      onRead();
-      if (body !== "") controller.enqueue(new TextEncoder().encode(body));
-      controller.close();
-    },
-  }, { highWaterMark: 0 });
-  return new Response(source, { headers: { "content-type": "text/event-stream" } });
-}
-
 test("only a long stream, not a slow response 503, resets the reconnect time", async (context) => {
   context.mock.timers.enable({ apis: ["Date"] });
   const wait = () => context.mock.timers.tick(20_000);
-  const done = () => stream(() => undefined, event("done", {}));
-  await scripted([() => stream(wait), () => stream(wait), () => stream(wait), done]).waitForCrawl("a");
+  const stream = (body: string | ReadableStream) => new Response(body, { headers: { "content-type": "text/event-stream" } });
+  const done = () => stream(event("done", {}));
+  // The time passes when the client reads, so the stream is open then.
+  const pull = (controller: ReadableStreamDefaultController) => {
+    wait();
+    controller.close();
+  };
+  const long = () => stream(new ReadableStream({ pull }, { highWaterMark: 0 }));
+  await scripted([long, long, long, done]).waitForCrawl("a");
 
   const unavailable = () => {
     wait();
     return new Response("", { status: 503 });
   };
-  const client = scripted([() => stream(() => undefined), unavailable, done]);
+  const client = scripted([() => stream(""), unavailable, done]);
   await assert.rejects(client.waitForCrawl("a"), { status: 503 });
 });
 

@@ -102,7 +102,7 @@ impl Worker {
                 .map(|kind| (kind.into(), max_concurrency(kind, pages, images, settings.streams.slots)))
                 .collect(),
             keep_quarter_free: HashSet::from([JobKind::FetchVideo.into()]),
-            // The first job only writes the received bytes to a file. The second one never ends.
+            // `FetchVideo` only writes the received bytes to a file. `WatchStream` never ends.
             never_alone: vec![JobKind::FetchVideo.into(), JobKind::WatchStream.into()],
             poll_interval: Duration::from_secs(1),
             drain_timeout: settings.drain_timeout(),

@@ -58,6 +58,9 @@ impl Site {
     }
 }
 
+/// Time after which a wait of a test fails. Only a test that fails waits this long.
+const MAX_WAIT: Duration = Duration::from_secs(600);
+
 /// A listener that counts its connections.
 pub(crate) struct ForbiddenListener {
     pub(crate) address: SocketAddr,
@@ -84,7 +87,8 @@ impl ForbiddenListener {
         let count_before = *self.count.borrow();
         drop(tokio::net::TcpStream::connect(self.address).await.unwrap());
         let mut count = self.count.clone();
-        let count_after = *count.wait_for(|n| *n > count_before).await.unwrap();
+        let counted = count.wait_for(|n| *n > count_before);
+        let count_after = *tokio::time::timeout(MAX_WAIT, counted).await.unwrap().unwrap();
         count_after - 1
     }
 }

@@ -347,9 +347,9 @@ pub struct WatchListener(PgListener);
 
 impl WatchListener {
     async fn connect(pool: &PgPool, channels: &[&str]) -> Result<Self, StoreError> {
-        // A connection of the pool could be missing while every other connection is in use. The
-        // server may already be stopping when the listener is dropped. A test of the connection
-        // would then log a failure, so the connection is closed without one.
+        // The listener has its own pool, because all connections of the other one can be in use.
+        // A pool tests each returned connection, and logs a failure. When the listener is dropped,
+        // the server may be stopping, so this pool closes the connection instead.
         let options = (pool.options().clone().min_connections(0).max_connections(1))
             .after_release(|_, _| Box::pin(async { Ok(false) }));
         let pool = options.connect_lazy_with(pool.connect_options().as_ref().clone());

@@ -1,13 +1,13 @@
 //! Listening of a camera: accepts connections, can be unplugged, and counts connections and players
 //! that are open at one time.
 use super::counts::{Counter, Counts};
+use crate::ports::{ReservedPort, bind};
 use std::future::Future;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
@@ -26,9 +26,10 @@ type Serve = dyn Fn(TcpStream, Arc<Connection>) -> Pin<Box<dyn Future<Output = (
 
 /// The part that all kinds of cameras share.
 pub struct Server {
-    port: u16,
+    port: ReservedPort,
     hub: Arc<Hub>,
-    socket: Mutex<Socket>,
+    /// `None` while the camera is unplugged.
+    listening: Mutex<Option<Listening>>,
 }
 
 struct Hub {
@@ -37,14 +38,9 @@ struct Hub {
     open: Mutex<Vec<Weak<Connection>>>,
 }
 
-enum Socket {
-    Listening {
-        stop: oneshot::Sender<()>,
-        stopped: std::sync::mpsc::Receiver<()>,
-    },
-    /// Refuses connections, and prevents that another program gets the port.
-    Bound(TcpSocket),
-    Closed,
+struct Listening {
+    stop: oneshot::Sender<()>,
+    stopped: std::sync::mpsc::Receiver<()>,
 }
 
 impl Server {
@@ -59,28 +55,25 @@ impl Server {
         F: Future<Output = ()> + Send + 'static,
     {
         let serve: Box<Serve> = Box::new(move |stream, connection| Box::pin(serve(stream, connection)));
-        let socket = bind(port)?;
-        let port = socket.local_addr()?.port();
         let hub = Arc::new(Hub { serve, counter, open: Mutex::default() });
-        let server = Self { port, hub, socket: Mutex::new(Socket::Bound(socket)) };
+        let server = Self { port: ReservedPort::at(port)?, hub, listening: Mutex::default() };
         server.listen()?;
         Ok(server)
     }
 
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number()
     }
 
     /// Closes all connections and refuses new ones, until [`plug_in`](Self::plug_in). They are
-    /// closed when this returns. Panics if another program takes the port at this moment.
+    /// closed when this returns.
     pub fn unplug(&self) {
-        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Socket::Listening { stop, stopped } = std::mem::replace(&mut *socket, Socket::Closed) {
+        let mut listening = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Listening { stop, stopped }) = listening.take() {
             let _ended = stop.send(());
             // This also returns if the task is gone.
             let _ended = stopped.recv();
         }
-        *socket = Socket::Bound(bind(self.port).expect("the port of the camera can be kept"));
     }
 
     /// Accepts connections again, on the same port. Panics if this port cannot be used.
@@ -105,35 +98,25 @@ impl Server {
     }
 
     fn listen(&self) -> io::Result<()> {
-        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        *socket = match std::mem::replace(&mut *socket, Socket::Closed) {
-            Socket::Bound(bound) => {
-                let _context = RUNTIME.enter();
-                let listener = bound.listen(128)?;
-                let (stop, must_stop) = oneshot::channel();
-                let (is_stopped, stopped) = std::sync::mpsc::channel();
-                let hub = self.hub.clone();
-                RUNTIME.spawn(async move {
-                    accept(listener, hub, must_stop).await;
-                    let _unplugged = is_stopped.send(());
-                });
-                Socket::Listening { stop, stopped }
-            }
-            other => other,
-        };
+        let mut listening = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
+        if listening.is_some() {
+            return Ok(());
+        }
+        let _context = RUNTIME.enter();
+        let socket = bind(self.port.address())?;
+        // Accepted connections inherit the size.
+        socket.set_send_buffer_size(SEND_BUFFER)?;
+        let listener = socket.listen(128)?;
+        let (stop, must_stop) = oneshot::channel();
+        let (is_stopped, stopped) = std::sync::mpsc::channel();
+        let hub = self.hub.clone();
+        RUNTIME.spawn(async move {
+            accept(listener, hub, must_stop).await;
+            let _unplugged = is_stopped.send(());
+        });
+        *listening = Some(Listening { stop, stopped });
         Ok(())
     }
-}
-
-fn bind(port: u16) -> io::Result<TcpSocket> {
-    let _context = RUNTIME.enter();
-    let socket = TcpSocket::new_v4()?;
-    // Connections of the previous listener may still be in the state TIME_WAIT.
-    socket.set_reuseaddr(true)?;
-    // Accepted connections inherit the size.
-    socket.set_send_buffer_size(SEND_BUFFER)?;
-    socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
-    Ok(socket)
 }
 
 /// Serves connections until `stop`, and then closes all of them. Dropping the sender also stops
@@ -176,7 +159,7 @@ impl Hub {
     }
 }
 
-/// How often, and at which interval, connections that look simultaneous are counted again.
+/// How often connections are counted again that seem to be open at one time, and the pause before.
 const LOOKS: u32 = 20;
 const BETWEEN_LOOKS: std::time::Duration = std::time::Duration::from_millis(2);
 
@@ -243,10 +226,6 @@ impl Drop for Connection {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let socket = self.socket.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Socket::Listening { stop, stopped } = std::mem::replace(socket, Socket::Closed) {
-            let _ended = stop.send(());
-            let _ended = stopped.recv();
-        }
+        self.unplug();
     }
 }
